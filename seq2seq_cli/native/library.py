@@ -3,7 +3,8 @@
 import ctypes
 import functools
 import logging
-from ctypes import POINTER, c_char, c_float, c_int, c_int64, c_long, c_void_p
+import os
+from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int64, c_long, c_void_p
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from seq2seq_cli.native.sources import SOURCES, library_name, source_hash
 
 logger = logging.getLogger(__name__)
+
+_VARIABLE = "SEQ2SEQ_CPU_ISA"  # names the kernels
 
 Precision = Literal["fp32", "bf16", "int8"]
 
@@ -96,6 +99,8 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     interface = (c_int64 * len(expected)).in_dll(library, "interface")
     assert list(interface) == expected, "library.py and native.h differ"
     pointer = c_void_p
+    library.choose_kernels.argtypes = (c_char_p,)
+    library.kernels_name.restype = c_char_p
     library.linear.argtypes = (pointer, c_int, c_long, *[pointer] * 4, c_int)
     library.workspace_size.argtypes = (pointer, c_long, c_long, c_int)
     library.workspace_size.restype = c_long
@@ -113,10 +118,25 @@ def load_library(path: Path) -> ctypes.CDLL | None:
 
 @functools.cache
 def precisions() -> frozenset[Precision]:
-    """Return the precisions that this processor has instructions for; none if not compiled."""
+    """Return the precisions that the library computes on this processor; none if not compiled."""
+    return choose_kernels(os.environ.get(_VARIABLE))
+
+
+def choose_kernels(name: str | None) -> frozenset[Precision]:
+    """Use the kernels of an instruction set, such as `avx2`; None: the fastest. Return precisions.
+
+    None are returned, and the kernels stay as they were, if the processor cannot run them.
+    """
     library = _library()
-    mask = library.start() if library is not None else 0
-    return frozenset(name for number, name in enumerate(PRECISIONS) if mask >> number & 1)
+    mask = library.choose_kernels(name and name.encode()) if library is not None else 0
+    return frozenset(precision for n, precision in enumerate(PRECISIONS) if mask >> n & 1)
+
+
+def kernels_name() -> str | None:
+    """Return the name of the instruction set whose kernels are used; None if not compiled."""
+    if not precisions():
+        return None
+    return str(library().kernels_name().decode())
 
 
 def library() -> ctypes.CDLL:

@@ -10,8 +10,8 @@ from pathlib import Path
 _FOLDER = Path(__file__).parent
 C_FILES = sorted(_FOLDER.glob("*.c"))
 SOURCES = sorted([*C_FILES, *_FOLDER.glob("*.h")])
-FLAGS = ["-O3", "-ffp-contract=off", "-fopenmp", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"]
-LINK_FLAGS = ["-fopenmp", "-Wl,-Bsymbolic"]
+FLAGS = ["-O3", "-ffp-contract=off", "-fvisibility=default"]
+LINK_FLAGS = ["-pthread", "-Wl,-Bsymbolic"]
 
 
 def library_name() -> str:

@@ -1,0 +1,82 @@
+/* The table of kernels, which every instruction set has one of. */
+
+#ifndef KERNELS_H
+#define KERNELS_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "native.h"
+
+#if (__GNUC__ >= 11 || defined(__clang__)) && defined(__x86_64__) && defined(__linux__)
+#define HAS_AMX
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+enum { CHUNK = 96 }; /* rows that are converted at once: a multiple of the rows of all tiles */
+
+/* Rows of inputs as words of 32 bits: one fp32 number, two of bf16 or four of int8. */
+typedef struct {
+    long count, words;
+    const void *numbers;
+    const float *scale; /* of every row, in INT8 */
+} Inputs;
+
+/* One group of outputs of a linear layer. */
+typedef struct {
+    const Inputs *x;
+    const int32_t *weight;
+    const float *bias, *scale; /* scale and shift: INT8 only */
+    const int32_t *shift;
+    int precision, activation;
+    long outputs, stride; /* outputs from this group on; distance between rows */
+    const float *residual;
+    float *y;
+} Group;
+
+/* Continuations of the hypotheses of a sentence, `count` of them, the greatest sum first. */
+typedef struct {
+    long count;
+    float *sums;
+    int64_t *origins, *tokens;
+} Candidates;
+
+typedef struct {
+    const char *name;
+    int precisions; /* a bit for each */
+    /* Quantize a row of inputs x to round(127 x / max|x|), filled up to whole words. */
+    void (*quantize)(long size, long words, const float *x, uint8_t *q, float *scale);
+    void (*round_to_bf16)(long size, long words, const float *x, uint16_t *q);
+    /* Multiply some groups, one after the other in memory; their inputs are the same. */
+    void (*multiply)(const Group *groups, long count);
+    /* softmax(q K) V: keys[i] points to a key, its value is `to_values` numbers further. */
+    void (*attend)(long size, long count, const float *const *keys, long to_values, const float *q,
+                   float *scores, float *y);
+    void (*normalize)(const Norm *norm, long size, const float *x, float *y);
+    float (*log_sum_exp)(long size, const float *x);
+    /* The first index of the greatest number; -1 if all are -inf or NaN. */
+    long (*find_greatest)(long size, const float *x);
+    /* Let the numbers of a row, plus `offset`, take their places among the candidates. */
+    void (*add_candidates)(const Candidates *c, int64_t origin, long size, const float *x,
+                           float offset);
+} Kernels;
+
+extern const Kernels *kernels; /* of this machine; chosen by choose_kernels */
+
+/* Let a continuation take its place among the candidates, behind those with the same sum. */
+static inline void offer(const Candidates *c, float sum, int64_t origin, int64_t token)
+{
+    long place = c->count - 1;
+    for (; place > 0 && sum > c->sums[place - 1]; place--) {
+        c->sums[place] = c->sums[place - 1];
+        c->origins[place] = c->origins[place - 1];
+        c->tokens[place] = c->tokens[place - 1];
+    }
+    c->sums[place] = sum;
+    c->origins[place] = origin;
+    c->tokens[place] = token;
+}
+
+#endif

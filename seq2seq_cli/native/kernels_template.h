@@ -1,0 +1,299 @@
+/* Kernels in terms of vectors of 16 numbers, however many registers these are. An instruction set
+   includes its vectors_*.h, defines its choices, and then includes this file:
+
+   NAME, PRECISIONS        of the table
+   ROWS                    rows whose sums stay in registers
+   PANELS_WITH(rows)       panels of outputs that are computed at once with so many rows
+   UNSIGNED_INPUTS         INT8: inputs are numbers of 0 to 255, 128 more than what they mean
+
+   In all of them the same additions are made in the same order, so results are equal to the bit.
+   The sums of a row do not depend on the other rows. */
+
+/* e^x for -87 <= x <= 0: 2^n e^f, n whole, |f| <= ln 2 / 2, with seven terms of the series. */
+INLINE vec exponential(vec x)
+{
+    vec n = round_to_even(mul(x, broadcast(1.44269504f)));
+    vec f = sub_mul(n, broadcast(0.693145752f), x); /* ln 2 in two parts */
+    f = sub_mul(n, broadcast(1.42860677e-6f), f);
+    vec sum = broadcast(1.f / 720);
+    sum = mul_add(sum, f, broadcast(1.f / 120));
+    sum = mul_add(sum, f, broadcast(1.f / 24));
+    sum = mul_add(sum, f, broadcast(1.f / 6));
+    sum = mul_add(sum, f, broadcast(1.f / 2));
+    sum = mul_add(sum, f, broadcast(1));
+    sum = mul_add(sum, f, broadcast(1));
+    return times_power_of_2(sum, n);
+}
+
+INLINE vec exponential_below(vec x, vec top)
+{
+    return exponential(max(sub(x, top), broadcast(-87)));
+}
+
+/* x (1 + erf(x / sqrt 2)) / 2 = max(0, x) - |x| (1 - erf(|x| / sqrt 2)) / 2, with 1 - erf by
+   Abramowitz and Stegun 7.1.26, whose error is at most 1.5e-7. */
+INLINE vec apply_gelu(vec x)
+{
+    vec z = mul(absolute(x), broadcast(0.707106781f)), one = broadcast(1);
+    vec t = divide(one, mul_add(z, broadcast(0.3275911f), one));
+    vec sum = broadcast(1.061405429f);
+    sum = mul_add(sum, t, broadcast(-1.453152027f));
+    sum = mul_add(sum, t, broadcast(1.421413741f));
+    sum = mul_add(sum, t, broadcast(-0.284496736f));
+    sum = mul_add(sum, t, broadcast(0.254829592f));
+    sum = mul_add(sum, t, zeros());
+    vec square = min(mul(z, z), broadcast(87));
+    vec rest = mul(sum, exponential(sub(zeros(), square)));
+    return sub(max(x, zeros()), mul(absolute(x), mul(rest, broadcast(.5f))));
+}
+
+static void quantize(long size, long words, const float *x, uint8_t *q, float *scale)
+{
+    const int zero = UNSIGNED_INPUTS ? 128 : 0;
+    vec most = zeros();
+    for (long i = 0; i < size; i += LANES)
+        most = max(most, absolute(load_first(x + i, size - i)));
+    float top = greatest_of(most);
+    *scale = top / 127;
+    vec inverse = broadcast(top > 0 ? 127 / top : 0);
+    for (long i = 0; i < size; i += LANES)
+        store_bytes(q + i, to_whole(mul(load_first(x + i, size - i), inverse)), zero);
+    memset(q + size, zero, 4 * words - size);
+}
+
+/* Turn sums of products into outputs, for one panel and one row. */
+INLINE void finish(const Group *g, const int precision, int panel, long row, ivec sum)
+{
+    long o = panel * LANES, at = row * g->stride + o, count = g->outputs - o;
+    vec result, bias = load(g->bias + o);
+    if (precision == INT8) {
+        if (UNSIGNED_INPUTS)
+            sum = isub(sum, iload(g->shift + o));
+        vec scale = mul(load(g->scale + o), broadcast(g->x->scale[row]));
+        result = mul_add(to_float(sum), scale, bias);
+    } else {
+        result = add(as_vec(sum), bias);
+    }
+    if (g->activation == RELU)
+        result = max(result, zeros());
+    if (g->activation == GELU)
+        result = apply_gelu(result);
+    if (g->residual)
+        result = add(result, load_first(g->residual + at, count));
+    store_first(g->y + at, count, result);
+}
+
+/* Words are added up one after the other, so that a row's sums have the same bits in any batch. */
+INLINE void multiply_tile(const Group *g, const int precision, const int rows, const int panels,
+                          long row, int panel)
+{
+    ivec sums[ROWS][PANELS], done[ROWS][PANELS]; /* in registers; in memory */
+    long words = g->x->words;
+    const char *x = (const char *)g->x->numbers + 4 * row * words;
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < panels; p++)
+            sums[r][p] = izeros();
+    for (long i = 0; i < words; i++) {
+        ivec weights[PANELS];
+        for (int p = 0; p < panels; p++) {
+            const int32_t *weight = g->weight + i * GROUP + (panel + p) * LANES;
+            __builtin_prefetch((const char *)weight + AHEAD);
+            weights[p] = iload(weight);
+        }
+        for (int r = 0; r < rows; r++) {
+            int32_t word;
+            memcpy(&word, x + 4 * (r * words + i), sizeof word);
+            for (int p = 0; p < panels; p++)
+                sums[r][p] = add_products(precision, sums[r][p], word, weights[p]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < panels; p++)
+            done[r][p] = sums[r][p];
+    for (int p = 0; p < panels && (panel + p) * LANES < g->outputs; p++)
+        for (int r = 0; r < rows; r++)
+            finish(g, precision, panel + p, row + r, done[r][p]);
+}
+
+/* A constant number of rows keeps the sums in registers. */
+INLINE void multiply_rows(const Group *g, const int precision, int rows, const int panels, long row,
+                          int panel)
+{
+    switch (rows) {
+    case 1: multiply_tile(g, precision, 1, panels, row, panel); break;
+#if ROWS >= 2
+    case 2: multiply_tile(g, precision, 2, panels, row, panel); break;
+#endif
+#if ROWS >= 3
+    case 3: multiply_tile(g, precision, 3, panels, row, panel); break;
+#endif
+#if ROWS >= 4
+    case 4: multiply_tile(g, precision, 4, panels, row, panel); break;
+#endif
+#if ROWS >= 5
+    case 5: multiply_tile(g, precision, 5, panels, row, panel); break;
+#endif
+#if ROWS >= 6
+    case 6: multiply_tile(g, precision, 6, panels, row, panel); break;
+#endif
+    }
+}
+
+/* All rows, in blocks of about the same number, and as many panels at once as fit beside them. */
+INLINE void multiply_in(const int precision, const Group *g)
+{
+    long count = g->x->count, blocks = (count + ROWS - 1) / ROWS;
+    long most = blocks ? (count + blocks - 1) / blocks : 0;
+#define IN_PANELS(panels) \
+    for (int panel = 0; panel < PANELS && panel * LANES < g->outputs; panel += panels) \
+        for (long b = 0, row = 0; b < blocks; b++) { \
+            int rows = (count - row + blocks - b - 1) / (blocks - b); \
+            multiply_rows(g, precision, rows, panels, row, panel); \
+            row += rows; \
+        }
+    int panels = PANELS_WITH(most);
+    switch (panels) {
+    case 1: IN_PANELS(1); break;
+    case 2: IN_PANELS(2); break;
+    default: IN_PANELS(4);
+    }
+}
+
+static void multiply(const Group *groups, long count)
+{
+    for (const Group *g = groups; g < groups + count; g++)
+        switch (g->precision) {
+        case INT8: multiply_in(INT8, g); break;
+#ifdef HAS_BF16
+        case BF16: multiply_in(BF16, g); break;
+#endif
+        default: multiply_in(FP32, g);
+        }
+}
+
+/* In place; padded with 0 to whole vectors. */
+static void softmax(float *scores, long count)
+{
+    vec top = broadcast(-INFINITY), total = zeros();
+    for (long i = 0; i < count; i += LANES)
+        top = max(top, fill(load(scores + i), count - i, -INFINITY));
+    top = broadcast(greatest_of(top));
+    for (long i = 0; i < count; i += LANES) {
+        vec power = fill(exponential_below(load(scores + i), top), count - i, 0);
+        store(scores + i, power);
+        total = add(total, power);
+    }
+    vec share = broadcast(1 / sum_of(total));
+    for (long i = 0; i < count; i += LANES)
+        store(scores + i, mul(load(scores + i), share));
+}
+
+static void attend(long size, long count, const float *const *keys, long to_values, const float *q,
+                   float *scores, float *y)
+{
+    for (long i = 0; i < count; i++) {
+        vec sum = zeros();
+        for (long k = 0; k < size; k += LANES)
+            sum = mul_add(load_first(q + k, size - k), load_first(keys[i] + k, size - k), sum);
+        scores[i] = sum_of(sum);
+    }
+    softmax(scores, count);
+    for (long k = 0; k < size; k += LANES) {
+        vec sum = zeros();
+        for (long i = 0; i < count; i++) {
+            vec part = load_first(keys[i] + to_values + k, size - k);
+            sum = mul_add(broadcast(scores[i]), part, sum);
+        }
+        store_first(y + k, size - k, sum);
+    }
+}
+
+static void normalize(const Norm *norm, long size, const float *x, float *y)
+{
+    vec sum = zeros(), squares = zeros();
+    for (long i = 0; i < size; i += LANES)
+        sum = add(sum, load_first(x + i, size - i));
+    vec mean = broadcast(sum_of(sum) / size);
+    for (long i = 0; i < size; i += LANES) {
+        vec off = fill(sub(load_first(x + i, size - i), mean), size - i, 0);
+        squares = mul_add(off, off, squares);
+    }
+    float variance = sum_of(squares) / size;
+    vec scale = broadcast(1 / sqrtf(variance + norm->epsilon));
+    for (long i = 0; i < size; i += LANES) {
+        vec off = mul(sub(load_first(x + i, size - i), mean), scale);
+        vec result = mul_add(off, load_first(norm->weight + i, size - i),
+                         load_first(norm->bias + i, size - i));
+        store_first(y + i, size - i, result);
+    }
+}
+
+INLINE vec greatest_lanes(long size, const float *x)
+{
+    vec top = broadcast(-INFINITY);
+    long i = 0;
+    for (; i + LANES <= size; i += LANES)
+        top = max(top, load(x + i));
+    if (i < size)
+        top = max(top, fill(load_first(x + i, size - i), size - i, -INFINITY));
+    return top;
+}
+
+static float log_sum_exp_of(long size, const float *x)
+{
+    float top = greatest_of(greatest_lanes(size, x));
+    vec total = zeros();
+    for (long i = 0; i < size; i += LANES) {
+        vec power = exponential_below(load_first(x + i, size - i), broadcast(top));
+        total = add(total, fill(power, size - i, 0));
+    }
+    return top + logf(sum_of(total));
+}
+
+static long greatest_index(long size, const float *x)
+{
+    float top = greatest_of(greatest_lanes(size, x));
+    if (!(top > -INFINITY))
+        return -1;
+    for (long i = 0; i < size; i += LANES) {
+        unsigned matches = equal(load_first(x + i, size - i), broadcast(top)) & first(size - i);
+        if (matches)
+            return i + __builtin_ctz(matches);
+    }
+    return -1;
+}
+
+static void add_candidates(const Candidates *c, int64_t origin, long size, const float *x,
+                           float offset)
+{
+    for (long i = 0; i < size; i += LANES) {
+        vec some = add(load_first(x + i, size - i), broadcast(offset));
+        unsigned better = greater(some, broadcast(c->sums[c->count - 1])) & first(size - i);
+        if (!better)
+            continue;
+        float sums[LANES];
+        store(sums, some);
+        for (; better; better &= better - 1) {
+            int lane = __builtin_ctz(better);
+            if (sums[lane] > c->sums[c->count - 1])
+                offer(c, sums[lane], origin, i + lane);
+        }
+    }
+}
+
+#ifndef HAS_BF16
+#define round_to_bf16 NULL
+#endif
+#ifndef MULTIPLY
+#define MULTIPLY multiply
+#endif
+
+#define TABLE_(name) kernels_##name
+#define TABLE(name) TABLE_(name)
+#define TEXT_(name) #name
+#define TEXT(name) TEXT_(name)
+
+const Kernels TABLE(NAME) = {
+    TEXT(NAME), PRECISIONS, quantize, round_to_bf16, MULTIPLY, attend, normalize, log_sum_exp_of,
+    greatest_index, add_candidates,
+};

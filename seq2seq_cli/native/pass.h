@@ -1,0 +1,56 @@
+/* A forward pass of some rows through a stack, and its parts. */
+
+#ifndef PASS_H
+#define PASS_H
+
+#include "native.h"
+
+typedef struct {
+    const Stack *stack;
+    const float *positions; /* see encode */
+    long rows, longest; /* rows; the most positions that one of them attends to */
+    int threads, in_attention; /* threads of the pass, and of attention */
+    void *q; /* inputs of linear layers as words */
+    float *states, *normed, *heads, *wide; /* rows of d_model; of `wide`, of 3 d_model or d_ff */
+    const float **keys; /* of the positions that a row attends to, for each thread; like scores */
+    float *scores;
+    int32_t *sentences, *places; /* of every row in an encoder, and its position there */
+} Pass;
+
+Pass begin(const Stack *stack, const float *positions, long rows, long longest, void *workspace,
+           int threads);
+
+/* The state of a row is the embedding of its token; an id that is no token gets the vector of token
+   0: a search among NaN logits may ask for one. */
+void embed(const Pass *p, long row, int64_t id, long position);
+
+/* Rotate the queries or keys of a position, `count` numbers: each pair of numbers by its angle. */
+void rotate(const Pass *p, long position, float *x, long count);
+
+/* A thread's list of keys. */
+const float **keys_of(const Pass *p, int thread);
+
+/* softmax(q K) V for every head of a row; the queries include the scale of the scores. keys_of()
+   points to the keys of each position, all heads side by side; its values follow d_model later. */
+void attend(const Pass *p, long count, const float *q, long row, int thread);
+
+/* A linear layer of all rows; `y` may be the residual that is added, which may be NULL. */
+void linear(const Linear *layer, int activation, long rows, const float *x, const float *residual,
+            float *y, void *q, int threads);
+void apply(const Pass *p, const Linear *layer, int activation, const float *x, float *y);
+
+/* LayerNorm of the states into `y`, which may be the states; does nothing if there is no norm. */
+void layer_norm(const Pass *p, const Norm *norm, float *y);
+
+/* The input of a sub-layer. */
+const float *input(const Pass *p, const Norm *norm);
+
+/* Add a sub-layer's output, the product of its last linear layer, to its input. */
+void add_to_states(const Pass *p, const Linear *last, const float *x, const Norm *norm);
+
+void feed_forward(const Pass *p, const Layer *layer);
+
+/* The last norm and the output layer. */
+void end(const Pass *p, float *y);
+
+#endif

@@ -1,0 +1,16 @@
+/* USE_TARGET lets all functions up to END_TARGET use the instructions of a feature. */
+
+#define PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define USE_TARGET(features) \
+    PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define END_TARGET _Pragma("clang attribute pop")
+#else
+#define USE_TARGET(features) PRAGMA(GCC target(features))
+#define END_TARGET
+#endif
+#ifdef __clang__
+#define DOTPROD "dotprod"
+#else
+#define DOTPROD "arch=armv8.2-a+dotprod"
+#endif

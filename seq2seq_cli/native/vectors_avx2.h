@@ -1,0 +1,98 @@
+/* Vectors of 16 numbers in two registers of AVX2 with FMA. */
+
+typedef struct { __m256 a, b; } vec;
+typedef struct { __m256i a, b; } ivec;
+
+#define EACH(operation, x, y) ((vec){operation(x.a, y.a), operation(x.b, y.b)})
+
+INLINE vec broadcast(float x) { return (vec){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+INLINE vec zeros(void) { return (vec){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+INLINE vec load(const float *x) { return (vec){_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)}; }
+INLINE void store(float *y, vec x)
+{
+    _mm256_storeu_ps(y, x.a);
+    _mm256_storeu_ps(y + 8, x.b);
+}
+INLINE vec add(vec x, vec y) { return EACH(_mm256_add_ps, x, y); }
+INLINE vec sub(vec x, vec y) { return EACH(_mm256_sub_ps, x, y); }
+INLINE vec mul(vec x, vec y) { return EACH(_mm256_mul_ps, x, y); }
+INLINE vec divide(vec x, vec y) { return EACH(_mm256_div_ps, x, y); }
+INLINE vec max(vec x, vec y) { return EACH(_mm256_max_ps, x, y); }
+INLINE vec min(vec x, vec y) { return EACH(_mm256_min_ps, x, y); }
+INLINE vec mul_add(vec x, vec y, vec z)
+{
+    return (vec){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+INLINE vec sub_mul(vec x, vec y, vec z)
+{
+    return (vec){_mm256_fnmadd_ps(x.a, y.a, z.a), _mm256_fnmadd_ps(x.b, y.b, z.b)};
+}
+INLINE vec absolute(vec x)
+{
+    vec sign = broadcast(-0.f);
+    return (vec){_mm256_andnot_ps(sign.a, x.a), _mm256_andnot_ps(sign.b, x.b)};
+}
+INLINE vec round_to_even(vec x)
+{
+    return (vec){_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                 _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+INLINE __m256 power_of_2(__m256 n)
+{
+    __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+}
+INLINE vec times_power_of_2(vec x, vec n)
+{
+    return mul(x, (vec){power_of_2(n.a), power_of_2(n.b)});
+}
+INLINE unsigned greater(vec x, vec y)
+{
+    return _mm256_movemask_ps(_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ)) |
+           _mm256_movemask_ps(_mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ)) << 8;
+}
+INLINE unsigned equal(vec x, vec y)
+{
+    return _mm256_movemask_ps(_mm256_cmp_ps(x.a, y.a, _CMP_EQ_OQ)) |
+           _mm256_movemask_ps(_mm256_cmp_ps(x.b, y.b, _CMP_EQ_OQ)) << 8;
+}
+INLINE float sum_of(vec x)
+{
+    __m256 half = _mm256_add_ps(x.a, x.b);
+    __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    quarter = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(quarter, _mm_movehdup_ps(quarter)));
+}
+INLINE float greatest_of(vec x)
+{
+    __m256 half = _mm256_max_ps(x.a, x.b);
+    __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    quarter = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_max_ss(quarter, _mm_movehdup_ps(quarter)));
+}
+
+INLINE ivec izeros(void) { return (ivec){_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+INLINE ivec iload(const int32_t *x)
+{
+    return (ivec){_mm256_loadu_si256((const __m256i *)x),
+                  _mm256_loadu_si256((const __m256i *)(x + 8))};
+}
+INLINE ivec isub(ivec x, ivec y)
+{
+    return (ivec){_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
+}
+INLINE vec to_float(ivec x) { return (vec){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+INLINE ivec to_whole(vec x) { return (ivec){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+INLINE vec as_vec(ivec x) { return (vec){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+INLINE void store_bytes(uint8_t *y, ivec x, int zero)
+{
+    __m256i words = _mm256_packs_epi32(x.a, x.b); /* lanes 0-3, 8-11, 4-7, 12-15 */
+    words = _mm256_permute4x64_epi64(words, 0xd8);
+    words = _mm256_add_epi16(words, _mm256_set1_epi16(zero));
+    words = _mm256_and_si256(words, _mm256_set1_epi16(0xff));
+    __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words),
+                                     _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i *)y, bytes);
+}
+
+#include "vectors_tails.h"
