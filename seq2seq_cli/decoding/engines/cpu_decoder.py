@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seq2seq_cli.decoding.engines.cpu_library import CPU, empty
 from seq2seq_cli.decoding.engines.base import NO_TOKEN, Precision
 from seq2seq_cli.decoding.engines.capabilities import (
     ALL_VALUES,
@@ -22,6 +21,7 @@ from seq2seq_cli.decoding.engines.capabilities import (
     PositionTable,
     scaled_query,
 )
+from seq2seq_cli.decoding.engines.cpu_library import CPU, empty
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native import library as native
