@@ -24,7 +24,7 @@
 const char source_hash[] = SOURCE_HASH;
 const int64_t interface[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Stack),
                              sizeof(Batch), sizeof(Sources), sizeof(SearchOptions), sizeof(Found),
-                             GROUP, SLOTS};
+                             sizeof(Targets), GROUP, SLOTS};
 
 extern const Kernels kernels_plain;
 const Kernels *kernels = &kernels_plain;

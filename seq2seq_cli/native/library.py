@@ -110,6 +110,13 @@ class Found(ctypes.Structure):
     ]
 
 
+class Targets(ctypes.Structure):
+    _fields_ = [
+        *_fields("pad begin longest rows", c_int64),
+        *_fields("ids log_probs attention", c_void_p),
+    ]
+
+
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     return load_library(Path(__file__).with_name(library_name()))
@@ -134,11 +141,8 @@ def load_library(path: Path) -> ctypes.CDLL | None:
             "for faster decoding"
         )
         return None
-    of_models, of_searches = (
-        (Linear, Norm, Layer, Stack),
-        (NativeBatch, Sources, SearchOptions, Found),
-    )
-    expected = [ctypes.sizeof(kind) for kind in (*of_models, *of_searches)] + [GROUP, SLOTS]
+    structures = (Linear, Norm, Layer, Stack, NativeBatch, Sources, SearchOptions, Found, Targets)
+    expected = [*map(ctypes.sizeof, structures), GROUP, SLOTS]
     interface = (c_int64 * len(expected)).in_dll(library, "interface")
     assert list(interface) == expected, "library.py and native.h differ"
     pointer = c_void_p
@@ -153,6 +157,7 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
     library.find_greatest.argtypes = (c_long, c_long, pointer, *choice, c_int)
     library.search.argtypes = (*[pointer] * 6, c_int)
+    library.score.argtypes = (*[pointer] * 5, c_int)
     for name in ("linear", "encode", "decode", "log_sum_exp", "find_greatest"):
         getattr(library, name).restype = None
     return library
@@ -184,7 +189,7 @@ def kernels_name() -> str | None:
 def library() -> ctypes.CDLL:
     """Return the library; `precisions` must not be empty."""
     loaded = _library()
-    assert loaded is not None
+    assert loaded is not None and precisions()  # which chooses the kernels
     return loaded
 
 

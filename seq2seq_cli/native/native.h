@@ -124,4 +124,18 @@ enum { COMPLETED, NO_MEMORY, NOT_FINITE, STOPPED }; /* of search and score */
 int search(const Stack *encoder, const Stack *decoder, const float *positions,
            const SearchOptions *options, const Sources *sources, Found *found, int threads);
 
+/* Given translations of sources. */
+typedef struct {
+    int64_t pad, begin;    /* tokens */
+    int64_t longest, rows; /* tokens of the longest, its end included; of all, without padding */
+    const int64_t *ids;    /* [sources][longest] */
+    float *log_probs;      /* of each token, one translation after the other */
+    float *attention;      /* [rows][the longest source]: the mean of all heads of the layer before
+                              the last, which aligns best (Garg et al. 2019); NULL: not asked for */
+} Targets;
+
+/* Score translations of a batch. */
+int score(const Stack *encoder, const Stack *decoder, const float *positions,
+          const Sources *sources, const Targets *targets, int threads);
+
 #endif

@@ -15,6 +15,7 @@ from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.requests import Hypothesis, Ids, NotFiniteError, Phrase, Request, WordEnds
 from seq2seq_cli.decoding.search import native_search
 from seq2seq_cli.decoding.search.native_search import can_search
+from seq2seq_cli.decoding.search.scoring import score_given
 from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.native import library as native
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID
@@ -193,3 +194,52 @@ def test_the_error_of_nan_names_the_sentence(beam_size):
     requests = make_requests([[5, 6, 3], [5, 7, 3], [5, 11, 3], [6, 5, 3]])
     with pytest.raises(NotFiniteError, match="for line 3: "):
         search(CpuDecoder(model, "fp32"), requests, DecodingConfig(beam_size=beam_size))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"layers": 1, "norm": "post"},
+        {"layers": 3, "activation": "gelu", "d_model": 20},
+        {"positions": "rotary", "rotary_cross_attention": True},
+        {"attention_scale": "temperature", "num_features": 4},
+    ],
+    ids=str,
+)
+def test_scores_in_c_are_the_model_s(options):
+    model = build(4, **options)
+    decoder = CpuDecoder(model, "fp32").native_model
+    targets = [[], *(ids[:-1] for ids in random_sources(20)), [7, 5] * 60]
+    sources = [*(ids[:-1] for ids in random_sources(21)), []]
+    pairs = list(zip(sources, targets, strict=True))
+    expected = score_given([model], pairs, 4096, with_attention=True)
+    for tokens_per_batch, threads in ((4096, 1), (4096, 3), (30, 2)):
+        found = native_search.score(
+            decoder, pairs, tokens_per_batch, with_attention=True, threads=threads
+        )
+        for (log_probs, attention_TS), given in zip(found, expected, strict=True):
+            assert log_probs == pytest.approx(given.log_probs, abs=1e-5)
+            torch.testing.assert_close(torch.from_numpy(attention_TS), given.attention_TS)
+        without = native_search.score(decoder, pairs, tokens_per_batch, threads=threads)
+        assert without == [(log_probs, None) for log_probs, _ in found]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_score_of_a_translation_is_what_the_search_reports(precision):
+    decoder, requests = CpuDecoder(build(7), precision), make_requests(random_sources(10))
+    config = DecodingConfig(beam_size=3, n_best=3, length_penalty=0)
+    pairs, scores = [], []
+    for request, hypotheses in zip(requests, search(decoder, requests, config), strict=True):
+        pairs += [(request.src[:-1], hypothesis.ids) for hypothesis in hypotheses]
+        scores += [hypothesis.score for hypothesis in hypotheses]
+    given = native_search.score(decoder.native_model, pairs, 4096)
+    assert [sum(log_probs) for log_probs, _ in given] == pytest.approx(scores, rel=1e-5)
+
+
+def test_scores_of_nan_are_an_error():
+    model = build(0)
+    with torch.no_grad():
+        model.decoder_norm.weight.fill_(3e38)
+    with pytest.raises(NotFiniteError, match="computes NaN or infinity: "):
+        native_search.score(CpuDecoder(model, "fp32").native_model, [([5], [6])], 100)

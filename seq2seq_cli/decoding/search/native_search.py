@@ -1,6 +1,7 @@
 """Greedy and beam search in C, for all that most people ask of a search; PyTorch is not needed.
 
-B sentences, S source positions, N translations of a sentence, T target positions.
+B sentences, S source positions, N translations of a sentence, T target positions, P target
+positions of all sentences.
 """
 
 import ctypes
@@ -27,6 +28,7 @@ from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 Array = NDArray[Any]
 Result = TypeVar("Result")
+Score = tuple[list[float], NDArray[np.float32] | None]  # log-probabilities, attention TS
 
 
 class Model(Protocol):
@@ -142,6 +144,70 @@ def _search_batch(
     ]
 
 
+def score(
+    model: Model,
+    pairs: Sequence[tuple[Ids, Ids]],
+    tokens_per_batch: int,
+    *,
+    with_attention: bool = False,
+    threads: int = 1,
+) -> list[Score]:
+    """As search/scoring.py: score_given, in the model's precision; the fields of GivenScore."""
+
+    def score_some(numbers: Sequence[int], threads: int) -> list[Score]:
+        return _score_batch(model, [pairs[i] for i in numbers], with_attention, threads)
+
+    src_lengths, tgt_lengths = (
+        np.array([len(pair[side]) + 1 for pair in pairs], dtype=np.int32) for side in (0, 1)
+    )
+    batches = bucket_by_length(src_lengths, tgt_lengths, tokens_per_batch)
+    return _in_order(batches, score_some, threads)
+
+
+def _score_batch(
+    model: Model, pairs: Sequence[tuple[Ids, Ids]], with_attention: bool, threads: int
+) -> list[Score]:
+    sources = _Sources(model, [[*src, EOS_ID] for src, _ in pairs])
+    ids_BT = pad_rows([[*tgt, EOS_ID] for _, tgt in pairs])
+    lengths = [len(tgt) + 1 for _, tgt in pairs]
+    ends, longest = np.cumsum(lengths), sources.structure.longest
+    log_probs_P = np.empty(ends[-1], np.float32)
+    attention_PS = np.empty((ends[-1], longest), np.float32) if with_attention else None
+    targets = native.Targets(
+        *(PAD_ID, BOS_ID),
+        longest=ids_BT.shape[1],
+        rows=ends[-1],
+        ids=ids_BT.ctypes.data,
+        log_probs=log_probs_P.ctypes.data,
+        attention=None if attention_PS is None else attention_PS.ctypes.data,
+    )
+    positions = model.positions(max(longest, ids_BT.shape[1]))
+    status = native.library().score(
+        byref(model.encoder),
+        byref(model.decoder),
+        positions.ctypes.data,
+        byref(sources.structure),
+        byref(targets),
+        threads,
+    )
+    _check(status)
+    if not np.isfinite(log_probs_P).all():
+        raise not_finite()
+    scores: list[Score] = []
+    for (src, _), start, end in zip(pairs, ends - lengths, ends, strict=True):
+        attention_TS = None
+        if attention_PS is not None:  # without EOS of source and target
+            attention_TS = normalized_rows(attention_PS[start : end - 1, : len(src)])
+        scores.append((log_probs_P[start:end].tolist(), attention_TS))
+    return scores
+
+
+def normalized_rows(attention_TS: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return attention whose rows sum to 1, unless all of a row is zero."""
+    sums_T1 = attention_TS.sum(axis=1, keepdims=True)
+    return attention_TS / np.maximum(sums_T1, np.finfo(np.float32).tiny)
+
+
 class _Sources:
     """The structure of some sources, and the arrays that it points to."""
 
@@ -174,7 +240,7 @@ class _Texts:
             return -1
 
 
-def _check(status: int, number: int | None) -> None:
+def _check(status: int, number: int | None = None) -> None:
     """Raise what a function in C reports; `number`: of the sentence it concerns."""
     if status == native.NO_MEMORY:
         raise MemoryError
