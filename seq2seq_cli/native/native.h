@@ -58,7 +58,7 @@ typedef struct {
     int64_t width, length;           /* hypotheses of a sentence; positions, the new one included */
     const int32_t *slots;            /* [sentences][width][length]; NULL: slots 0 to length - 1 */
     int64_t num_blocks;              /* of the KV cache, each of SLOTS slots */
-    float *const *blocks;            /* of a block: [layers][SLOTS][num_columns][2][d_model] */
+    float *const *blocks;            /* of a block: [layers][num_columns][SLOTS][2][d_model] */
     const int32_t *num_columns;      /* of a block: the sentences when it was allocated */
     const int32_t *columns;          /* [sentences][num_blocks]: a sentence's column in a block */
 } Batch;

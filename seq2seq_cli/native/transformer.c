@@ -318,7 +318,7 @@ static float *key_of(const Batch *b, long d, long layer, long row, long position
 {
     long slot = b->slots ? b->slots[row * b->length + position] : position;
     long block = slot / SLOTS, column = b->columns[row / b->width * b->num_blocks + block];
-    long at = (layer * SLOTS + slot % SLOTS) * b->num_columns[block] + column;
+    long at = (layer * b->num_columns[block] + column) * SLOTS + slot % SLOTS;
     return b->blocks[block] + at * 2 * d;
 }
 
