@@ -23,7 +23,8 @@
 /* library.py compares them. */
 const char source_hash[] = SOURCE_HASH;
 const int64_t interface[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Stack),
-                             sizeof(Batch), GROUP, SLOTS};
+                             sizeof(Batch), sizeof(Sources), sizeof(SearchOptions), sizeof(Found),
+                             sizeof(Targets), GROUP, SLOTS};
 
 extern const Kernels kernels_plain;
 const Kernels *kernels = &kernels_plain;
