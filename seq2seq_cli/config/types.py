@@ -81,7 +81,7 @@ ModelPart = Literal["embeddings", "encoder", "decoder", "projection"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
-EngineName = Literal["auto", "native", "torch", "plain"]
+EngineName = Literal["auto", "native", "plain"]
 LengthPenalty = Literal["power", "gnmt"]
 
 
