@@ -193,7 +193,7 @@ class Translator:
         """
         lines, cuts = self.cut(inputs, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
-        hypotheses = self._search(requests)
+        hypotheses = self.backend.search(requests, self.config.decoding, self.tokenizers.tgt)
         at_limit = num_at_length_limit(requests, hypotheses)
         report(cuts + self._unfamiliar(inputs, lines, at_limit))
         segments = list(itertools.chain.from_iterable(lines))

@@ -1,7 +1,7 @@
 """Word alignments and replaced unknown words, computed from known attention weights."""
 
+import numpy as np
 import pytest
-import torch
 from faults.hostile_lines import ATOMS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +28,14 @@ def echo(kind: str, line: str, **bounds: int) -> Translation:
     limits = Bounds(bounds.get("max_length", 500), bounds.get("tokens", 500))
     (segments,), _ = segment_lines([line], tokenizer, limits)
     results = [
-        [SegmentResult(segment, segment.ids, None, GivenScore([], torch.eye(len(segment.ids))))]
+        [
+            SegmentResult(
+                segment,
+                segment.ids,
+                None,
+                GivenScore([], np.eye(len(segment.ids), dtype=np.float32)),
+            )
+        ]
         for segment in segments
     ]
     tokenizers = Tokenizers(tokenizer, tokenizer)
@@ -112,7 +119,8 @@ def test_attention_of_tokens_is_averaged_over_their_words():
     """Tokens of a word have equal weight, and so have the words of a source token."""
     tokenizers = Tokenizers(TOKENIZERS["word"], TOKENIZERS["char"])
     (segments,), _ = segment_lines(["a x y b"], tokenizers.src, Bounds(100, 100))
-    attention = torch.tensor([[0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8], [0.0, 0.0, 1.0]])
+    rows = [[0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8], [0.0, 0.0, 1.0]]
+    attention = np.array(rows, np.float32)
     ids = tokenizers.tgt.to_ids("c b")
     assert [len(ids), len(segments[0].ids), UNK_ID in ids] == [4, 3, False]
     results = [[SegmentResult(segments[0], ids, None, GivenScore([], attention))]]
@@ -128,7 +136,10 @@ def test_empty_translation_of_a_segment_has_no_alignment():
     (segments,), _ = segment_lines(["the. b"], tokenizers.src, Bounds(100, 1))
     assert len(segments) == 2
     ids = tokenizers.tgt.to_ids("b")
-    forced = GivenScore([], torch.empty(0, len(segments[0].ids))), GivenScore([], torch.ones(1, 1))
+    forced = (
+        GivenScore([], np.empty((0, len(segments[0].ids)), np.float32)),
+        GivenScore([], np.ones((1, 1), np.float32)),
+    )
     results = [
         [SegmentResult(segments[0], [], None, forced[0])],
         [SegmentResult(segments[1], ids, None, forced[1])],

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from rounded_models import LINEAR, rounded
-from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
 from small_models import (
     MODES,
     build,
@@ -23,7 +22,8 @@ from torch import Tensor, nn
 
 from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder, Precision
 from seq2seq_cli.decoding.engines.choice import make_decoder
-from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, _Weights
+from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
+from seq2seq_cli.decoding.engines.native_model import packed_linear
 from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
@@ -43,8 +43,14 @@ ACTIVATIONS = [nn.Identity(), nn.ReLU(), nn.GELU()]  # by their numbers
 def product(
     layer: nn.Linear, x: Tensor, residual: Tensor, precision: Precision, activation: int = 0
 ) -> Tensor:
-    weights = _Weights(precision)
-    structure = weights.linear([layer])
+    arrays = (layer.weight.detach().numpy(), layer.bias.detach().numpy())
+    parts = packed_linear([arrays], precision)
+    structure = native.Linear(
+        inputs=layer.in_features,
+        outputs=layer.out_features,
+        precision=native.PRECISIONS.index(precision),
+        **{name: array.ctypes.data for name, array in parts.items()},
+    )
     made = residual.clone()
     words = torch.empty(96 * (4 * layer.in_features + 256), dtype=torch.uint8)
     arguments = (x.data_ptr(), made.data_ptr(), made.data_ptr(), words.data_ptr())
@@ -331,28 +337,27 @@ def with_part(kind: str) -> Transformer:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
-    ("kind", "known_to_fast"),
+    "kind",
     [
-        ("activation", True),
-        ("approximate gelu", True),
-        ("norm", False),
-        ("norm without bias", False),
-        ("last norm", False),
-        ("one layer's activation", False),
-        ("one layer's heads", False),
-        ("one layer's norms", False),
+        "activation",
+        "approximate gelu",
+        "norm",
+        "norm without bias",
+        "last norm",
+        "one layer's activation",
+        "one layer's heads",
+        "one layer's norms",
     ],
 )
-def test_unknown_model_part_never_runs_on_the_cpu_engines(kind, known_to_fast, precision):
+def test_unknown_model_part_never_runs_on_the_cpu_engines(kind, precision):
     model = with_part(kind)
     assert CpuDecoder.unsupported(model, precision)
-    assert (TorchDecoder.unsupported(model, precision) is None) == known_to_fast
-    if precision == "int8" and not known_to_fast:
+    if precision == "int8":
         with pytest.raises(UserError, match=r"plain \(it does not support int8\)"):
             make_decoder(model, precision)
     else:
         decoder = make_decoder(model, precision)
-        assert type(decoder) is (TorchDecoder if known_to_fast else PlainDecoder)
+        assert type(decoder) is PlainDecoder
     if precision == "fp32":
         for expected, actual in stepwise_logits(PlainDecoder(model), decoder):
             torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)

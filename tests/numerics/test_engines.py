@@ -79,7 +79,7 @@ def test_every_engine_supports_or_rejects_every_model_option(engine, options):
 def test_engine_tests_cover_every_model_option():
     assert set(OPTIONS["activation"]) == set(layers.ACTIVATIONS)
     for options in ALL:
-        assert ENGINES["torch"].unsupported(build(0, **options), "fp32") is None
+        assert ENGINES["native"].unsupported(build(0, **options), "fp32") is None
 
 
 def test_rotary_positions_are_known_to_every_engine():
@@ -88,7 +88,7 @@ def test_rotary_positions_are_known_to_every_engine():
         reason = ENGINES[name].unsupported(model, "fp32")
         assert reason is None or "not compiled" in reason
     model.decoder[0].self_attention.is_rotary = False
-    assert ENGINES["torch"].unsupported(model, "fp32") == "layers differ in positions"
+    assert ENGINES["native"].unsupported(model, "fp32") == "layers differ in positions"
 
 
 def test_rotary_cross_attention_is_known_to_engines():
@@ -96,7 +96,7 @@ def test_rotary_cross_attention_is_known_to_engines():
     model = build(0, vocabulary=70, layers=2, **options)
     model.decoder[1].cross_attention.is_rotary = False
     difference = "layers differ in rotary_cross_attention"
-    assert ENGINES["torch"].unsupported(model, "fp32") == difference
+    assert ENGINES["native"].unsupported(model, "fp32") == difference
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,6 @@ def test_new_activation_runs_on_supporting_engines_only(swish):
     assert ENGINES["native"].unsupported(swish, "fp32")
     with pytest.raises(UserError, match=r"decoding\.engine native"):
         make_decoder(swish, "fp32", "native")
-    assert_same_logits("torch", swish)  # which calls the model's own
     assert_same_logits("auto", swish)
 
 
@@ -132,9 +131,8 @@ def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
     model = build(0, vocabulary=70, tie_embeddings=True)
     kind = f"relative in {precision}"  # which has not been logged before
     model.config = WithNewOption(**dict(model.config), distances=kind)
-    for name in ("native", "torch"):
-        with pytest.raises(UserError, match=rf"model\.distances is {kind}|not compiled"):
-            make_decoder(model, precision, name)
+    with pytest.raises(UserError, match=rf"model\.distances is {kind}|not compiled|lacks"):
+        make_decoder(model, precision, "native")
     with caplog.at_level("INFO"):
         assert type(make_decoder(model, precision)) is PlainDecoder
         make_decoder(model, precision)
@@ -152,22 +150,22 @@ def test_edited_equations_are_decoded_by_the_model_itself(caplog):
             if isinstance(module, kind):
                 module.register_forward_hook(lambda module, inputs, output: output * 1.01)
         assert type(make_decoder(model, precision)) is PlainDecoder
-        with pytest.raises(UserError, match=r"torch \(its logits differ from the model's\)"):
-            make_decoder(model, precision, "torch")
+        with pytest.raises(UserError, match=r"native \(its logits differ from the model's\)"):
+            make_decoder(model, precision, "native")
     (message,) = {record.getMessage() for record in caplog.records}
-    assert "torch (its logits differ from the model's)" in message
+    assert "native (its logits differ from the model's)" in message
 
 
 def test_int8_without_a_supporting_engine_is_rejected(swish):
     swish.config = WithNewOption(**dict(swish.config) | {"activation": "relu"})
     with pytest.raises(UserError, match=r"plain \(it does not support int8\)") as error:
         make_decoder(swish, "int8")
-    assert "torch (model.distances is relative)" in str(error.value)
+    assert "native (model.distances is relative)" in str(error.value)
 
 
 def test_unknown_positions_are_never_taken_for_sinusoidal():
     model = build(0, vocabulary=70)
     model.config = model.config.model_copy(update={"positions": "alibi"})
-    assert ENGINES["torch"].unsupported(model, "fp32") == "model.positions is alibi"
+    assert ENGINES["native"].unsupported(model, "fp32") == "model.positions is alibi"
     with pytest.raises(AssertionError, match="alibi"):
         PlainDecoder(model).start(torch.tensor([[5, 6, 3]]))

@@ -228,6 +228,7 @@ _OF_LINEAR = ("weight", "bias", "scale", "shift")
 _EPSILON = 1e-5  # of LayerNorm
 
 
+@np.errstate(over="ignore", invalid="ignore")  # the search reports infinity and NaN
 def packed(weights: Weights, config: ModelConfig, precision: Precision) -> Parts:
     """Return what C reads of the weights of a model."""
     parts: dict[str, NDArray[Any]] = {}
@@ -309,9 +310,8 @@ def packed_linear(
     scale, shift = np.ones(rows, np.float32), np.zeros(rows, np.int32)
     greatest_O = np.maximum(weight_OI.max(axis=1), -weight_OI.min(axis=1))
     scale[:outputs] = np.maximum(greatest_O, np.float32(1e-12)) / np.float32(127)
-    with np.errstate(invalid="ignore"):  # NaN stays in the scale
-        quotients_OI = weight_OI / scale[:outputs, None]
-        whole_OI = np.rint(quotients_OI, out=quotients_OI).astype(np.int8)
+    quotients_OI = weight_OI / scale[:outputs, None]  # NaN stays in the scale
+    whole_OI = np.rint(quotients_OI, out=quotients_OI).astype(np.int8)
     shift[:outputs] = 128 * whole_OI.sum(axis=1, dtype=np.int32)
     return {"weight": _packed_words(whole_OI), "bias": bias, "scale": scale, "shift": shift}
 
