@@ -116,8 +116,6 @@ static const Kernels *const all[] = {
     &kernels_plain,
 };
 
-/* Choose kernels by name, or the fastest if there is none. Return the precisions, a bit for each,
-   that this machine supports with them; 0 if it cannot run them. */
 int choose_kernels(const char *name)
 {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -128,6 +126,11 @@ int choose_kernels(const char *name)
         }
     }
     return 0;
+}
+
+const Kernels *chosen_kernels(void)
+{
+    return kernels;
 }
 
 const char *kernels_name(void)

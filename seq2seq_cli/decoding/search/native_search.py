@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.data.batches import bucket_by_length
+from seq2seq_cli.data.batch_plan import bucket_by_length
 from seq2seq_cli.decoding.requests import (
     IMPOSSIBLE,
     NEVER_OUTPUT,

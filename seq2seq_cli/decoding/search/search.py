@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.data.batches import bucket_by_length
+from seq2seq_cli.data.batch_plan import bucket_by_length
 from seq2seq_cli.decoding.engines.base import Decoder
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
