@@ -207,8 +207,9 @@ def _score_batch(
 
 def normalized_rows(attention_TS: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return attention whose rows sum to 1, unless all of a row is zero."""
-    sums_T1 = attention_TS.sum(axis=1, keepdims=True)
-    return attention_TS / np.maximum(sums_T1, np.finfo(np.float32).tiny)
+    sums_T1 = np.maximum(attention_TS.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    normalized_TS: NDArray[np.float32] = attention_TS / sums_T1
+    return normalized_TS
 
 
 class _Sources:
