@@ -77,7 +77,8 @@ class DecodingConfig(Section):
     """Decoding engine. native: C code for CPUs; plain: the model itself, in PyTorch; auto: the
     first that supports the model."""
     tokens_per_batch: Free[Annotated[int, Field(gt=0, le=10_000_000)]] = 4_096
-    """Decoding batch size in source tokens, padding included."""
+    """Decoding batch size in source tokens, padding included; the search in C takes at most
+    1,024."""
 
     def max_length(self, src_length: int) -> int:
         """Return the maximum number of tokens in a translation of `src_length` source tokens."""

@@ -32,7 +32,7 @@ DEFINE(round_to_even, vec, (vec x), rintf(x.r[i]))
 INLINE vec times_power_of_2(vec x, vec n)
 {
     for (int i = 0; i < LANES; i++) {
-        int32_t bits = ((int32_t)n.r[i] + 127) * (1 << 23);
+        uint32_t bits = ((uint32_t)(int32_t)n.r[i] + 127) << 23; /* beyond a row, anything */
         float power;
         memcpy(&power, &bits, sizeof power);
         x.r[i] *= power;

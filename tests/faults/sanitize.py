@@ -1,15 +1,15 @@
-"""cpu_decoder.c under AddressSanitizer and UndefinedBehaviorSanitizer, on random models.
+"""The native library under AddressSanitizer and UndefinedBehaviorSanitizer, on random models.
 
     PYTHONPATH=tests python -m faults.sanitize --models 60 --seed 1
 
-In every precision that the processor has: sizes that fill no register, any number of heads, widths,
-sentences and threads; hypotheses that are reordered and sentences that leave at random. What is
-read or written beyond an array, or computed without a meaning, ends the process; the logits must be
-those of a twin in PyTorch that rounds in the same way.
+With all kernels and precisions that the processor has: sizes that fill no register, any number of
+heads, widths, sentences and threads; hypotheses that are reordered and sentences that leave at
+random. What is read or written beyond an array, or computed without a meaning, ends the process;
+the logits must be the logits of a twin in PyTorch that rounds in the same way, and searches must
+find what the general search finds.
 """
 
 import argparse
-import importlib.machinery
 import os
 import shutil
 import subprocess
@@ -20,28 +20,30 @@ from random import Random
 
 import torch
 from commands import ROOT
-from compiling import COMPILER, SOURCE, compile_decoder
+from compiling import COMPILER, compile_library
+from random_searches import Stepwise, assert_same, random_config, random_requests
 from rounded_models import rounded
 from small_models import build
 
-from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import PlainDecoder, PlainDecodingState
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, CpuDecodingState
+from seq2seq_cli.decoding.search import native_search
+from seq2seq_cli.decoding.search.search import search
+from seq2seq_cli.native import library as native
+from seq2seq_cli.native.sources import library_name
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1")
-# Name: options of the compiler, and what is put in place of what.
-BUILDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-    "as it is installed": ((), {}),
-    "without AMX": (("-DWITHOUT_AMX",), {}),
-    "with threads in every loop": (
-        (),
-        {
-            "LOOP_THRESHOLD = 1 << 19": "LOOP_THRESHOLD = 1",
-            "PASS_THRESHOLD = 40 << 20": "PASS_THRESHOLD = 1",
-        },
-    ),
+# Name: what is put in place of what.
+BUILDS: dict[str, dict[str, str]] = {
+    "as it is installed": {},
+    "with threads in every loop": {
+        "LOOP_THRESHOLD = 1 << 19": "LOOP_THRESHOLD = 1",
+        "PASS_THRESHOLD = 40 << 20": "PASS_THRESHOLD = 1",
+        "MANY_LOGITS = 1 << 20": "MANY_LOGITS = 1",
+    },
 }
+KERNELS = ("amx", "avx512", "avxvnni", "avx2", "dotprod", "neon", "plain")
 # Of the logits' norm: a number between two that can be rounded to may become the other.
 WORST = {"fp32": 3e-5, "bf16": 0.03, "int8": 0.1}
 
@@ -82,7 +84,7 @@ def walk(random: Random, precision: str) -> None:
     last = torch.full((sentences, 1), BOS_ID)
     for _ in range(random.randint(1, 40 if sentences < 40 else 5)):
         torch.set_num_threads(random.randint(1, 3))
-        step(*both, last, random, precision)
+        step(*both, last, precision)
         if random.random() < 0.3:
             origin = torch.randint(0, last.size(1), (len(last), random.randint(1, 9)))
             last = reordered(both, last, origin)
@@ -107,62 +109,66 @@ def step(
     twin: PlainDecodingState,
     states: CpuDecodingState,
     last: torch.Tensor,
-    random: Random,
     precision: str,
 ) -> None:
     with torch.inference_mode():
-        expected = twin.logits(last)
+        expected, logits = twin.logits(last), states.logits(last)
         size = expected.size(-1)
-        limit = WORST[precision] * expected.norm()
-        if random.random() < 0.3:
-            token = states.argmax_token(last, torch.tensor([PAD_ID, BOS_ID]))
-            expected[..., [PAD_ID, BOS_ID]] = -torch.inf
-            chosen = expected.gather(-1, token[..., None])[..., 0]
-            assert (expected.amax(dim=-1) - chosen).max() <= 2 * limit
-            return
-        logits = states.logits(last)
-        assert (logits[..., :size] - expected).norm() <= limit
+        assert (logits[..., :size] - expected).norm() <= WORST[precision] * expected.norm()
         assert (logits[..., size:] == -torch.inf).all()
-        totals = cpu_library.log_sum_exp(logits)
-        torch.testing.assert_close(totals, logits.logsumexp(-1, keepdim=True), atol=1e-4, rtol=1e-5)
-        beam_size = random.randint(logits.size(1), 12)
-        chosen = cpu_library.beam_step(logits, -totals, beam_size, EOS_ID)
-        assert (chosen.sums_BW[:, 1:] <= chosen.sums_BW[:, :-1]).all()
-        assert (chosen.origins_BW < logits.size(1)).all()
+
+
+def search_and_score(random: Random, precision: str) -> None:
+    """Search as the general search does, and score what was found."""
+    _, decoder, _ = random_model(random, precision)
+    config, text_of = random_config(random)
+    requests, threads = random_requests(random), random.randint(1, 3)
+    found = native_search.search(decoder.native_model, requests, config, text_of, threads)
+    assert_same(found, search(Stepwise(decoder), requests, config, text_of=text_of))
+    pairs = [
+        (request.src[:-1], best.ids) for request, (best, *_) in zip(requests, found, strict=True)
+    ]
+    scores = native_search.score(
+        decoder.native_model, pairs, 4096, with_attention=random.random() < 0.5, threads=threads
+    )
+    if config.beam_size > 1 and config.length_penalty == 0:
+        for (log_probs, _), (best, *_) in zip(scores, found, strict=True):
+            assert abs(sum(log_probs) - best.score) <= 1e-3 * (1 + abs(best.score))
 
 
 def run_here(models: int, seed: int) -> None:
     """Run in a process that loads the instrumented library."""
-    assert not Path(cpu_library.__file__).is_relative_to(ROOT)
-    for precision in sorted(cpu_library.precisions()):
-        for number in range(models):
-            try:
-                walk(Random(f"{seed}/{number}"), precision)
-            except AssertionError:
-                print(f"{precision}, seed {seed}, model {number}", flush=True)
-                raise
-        print(f"  {precision}: {models} models", flush=True)
+    assert not Path(native.__file__).is_relative_to(ROOT)
+    for kernels in KERNELS:
+        for precision in sorted(native.choose_kernels(kernels)):
+            for number in range(models):
+                random = Random(f"{seed}/{number}")
+                torch.manual_seed(random.randrange(10**6))
+                try:
+                    walk(random, precision)
+                    search_and_score(random, precision)
+                except AssertionError:
+                    print(f"{kernels}, {precision}, seed {seed}, model {number}", flush=True)
+                    raise
+            print(f"  {kernels}, {precision}: {models} models", flush=True)
 
 
 def run_build(name: str, models: int, seed: int) -> int:
-    options, substitutions = BUILDS[name]
     print(f"{name}:", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "seq2seq_cli")
         shutil.copytree(ROOT / package.name, package, ignore=shutil.ignore_patterns("*.so"))
-        source = package / "decoding/engines" / SOURCE.name
-        text = source.read_text(encoding="utf-8")
-        for before, after in substitutions.items():
-            assert before in text
-            text = text.replace(before, after)
-        source.write_text(text, encoding="utf-8")
-        library = "_cpu_decoder" + importlib.machinery.EXTENSION_SUFFIXES[0]
-        compile_decoder(source, source.with_name(library), *SANITIZERS, *options)
+        sources = package / "native"
+        for before, after in BUILDS[name].items():
+            changed = [path for path in sources.glob("*.c") if before in path.read_text()]
+            assert changed, before
+            for path in changed:
+                path.write_text(path.read_text().replace(before, after))
+        compile_library(sources, sources / library_name(), *SANITIZERS)
         environment = os.environ | {
             "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libubsan.so')}",
             "ASAN_OPTIONS": "detect_leaks=0",
             "PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'tests'}",
-            "GOMP_SPINCOUNT": "10000",
         }
         command = ["--models", str(models), "--seed", str(seed), "--here"]
         return subprocess.run(

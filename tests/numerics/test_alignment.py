@@ -22,6 +22,10 @@ TOKENIZERS = {
 }
 
 
+def identity(size: int) -> np.ndarray:
+    return np.eye(size, dtype=np.float32)
+
+
 def echo(kind: str, line: str, **bounds: int) -> Translation:
     """Translate a line to itself, with each token attending to itself."""
     tokenizer = TOKENIZERS[kind]

@@ -27,6 +27,8 @@ from seq2seq_cli.decoding.requests import (
 from seq2seq_cli.native import library as native
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
+_MOST_TOKENS = 1_024  # in a batch: keys and values of more do not stay in the processor's cache
+
 Array = NDArray[Any]
 Result = TypeVar("Result")
 
@@ -72,7 +74,8 @@ def search(
         return _search_batch(model, [requests[i] for i in numbers], config, text_of, threads)
 
     lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
-    batches = bucket_by_length(lengths, lengths, config.tokens_per_batch // config.beam_size)
+    most = min(config.tokens_per_batch, _MOST_TOKENS)
+    batches = bucket_by_length(lengths, lengths, most // config.beam_size)
     return _in_order(batches, translate, threads)
 
 
