@@ -4,18 +4,14 @@ setup.py runs this file where the package is not installed.
 """
 
 import hashlib
-import sys
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 C_FILES = sorted(_FOLDER.glob("*.c"))
 SOURCES = sorted([*C_FILES, *_FOLDER.glob("*.h")])
-FLAGS = ["-O3", "-ffp-contract=off", "-fvisibility=default"]
-LINK_FLAGS = ["-pthread", "-Wl,-Bsymbolic"]
-
-
-def library_name() -> str:
-    return "native.dll" if sys.platform == "win32" else "libnative.so"
+LIBRARY_NAME = "libnative.so"  # on all systems: it is loaded by its path
+FLAGS = ["-shared", "-fPIC", "-O3", "-ffp-contract=off"]
+LINK_FLAGS = ["-s", "-pthread", "-Wl,-Bsymbolic"]
 
 
 def source_hash() -> str:
