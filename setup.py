@@ -1,7 +1,8 @@
 """Compiles the native library, and makes the second distribution of the package.
 
-The library is plain C, which depends on no version of Python. The environment variable CC names the
-C compiler. Without one the package is installed without the library, and says so when it translates.
+The library is plain C, which depends on no version of Python. The environment variable CC names
+the C compiler. Without one the package is installed without the library, and says so when it
+translates.
 
 With SEQ2SEQ_DISTRIBUTION=seq2seq-runtime the distribution is the one for machines that only
 translate: the same package and command, with the dependencies that pyproject.toml lists for it.

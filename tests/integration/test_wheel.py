@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import venv
@@ -15,7 +16,7 @@ from served import serving
 MODULES = """
 import pkgutil, seq2seq_cli
 for module in pkgutil.walk_packages(seq2seq_cli.__path__, "seq2seq_cli."):
-    if not module.name.endswith(("__main__", "_cpu_decoder")):
+    if not module.name.endswith("__main__"):
         try:
             __import__(module.name)
         except ModuleNotFoundError as error:  # of an extra that is not installed
@@ -57,14 +58,22 @@ def build(source: Path, output: Path, *options: str, **environment: str) -> tupl
     return wheel, done.stdout + done.stderr
 
 
-def test_a_wheel_made_without_a_compiler_has_all_but_the_compiled_decoder(tmp_path):
+@pytest.mark.parametrize("distribution", ["seq2seq-cli", "seq2seq-runtime"])
+def test_a_wheel_made_without_a_compiler_has_all_but_the_native_library(distribution, tmp_path):
+    """Both distributions have the same files, so that each may be installed over the other."""
     source = checkout(tmp_path / "clone")
-    wheel, said = build(source, tmp_path, "--no-build-isolation", **NO_COMPILER)
+    variables = {**NO_COMPILER, "SEQ2SEQ_DISTRIBUTION": distribution}
+    wheel, said = build(source, tmp_path, "--no-build-isolation", **variables)
     assert "error" not in said.lower()
     assert "warning: building" not in said.lower()
+    assert wheel.name.startswith(f"{distribution.replace('-', '_')}-")
     with zipfile.ZipFile(wheel) as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
+    (metadata,) = (found[name].decode() for name in found if name.endswith("/METADATA"))
+    assert ("Requires-Dist: torch" in metadata) == (distribution == "seq2seq-cli")
+    assert {"Provides-Extra: serve", f"Name: {distribution}"} <= set(metadata.splitlines())
     package = [path for path in (source / "seq2seq_cli").rglob("*") if path.is_file()]
+    package = [path for path in package if path.suffix not in {".c", ".h"}]
     needed = {str(path.relative_to(source)): path for path in package}
     for path in (source / "data/quickstart").iterdir():
         needed[f"seq2seq_cli/commands/init/example/data/quickstart/{path.name}"] = path
@@ -72,7 +81,45 @@ def test_a_wheel_made_without_a_compiler_has_all_but_the_compiled_decoder(tmp_pa
     for name, path in needed.items():
         assert found[name] == path.read_bytes(), name
     endings = {Path(name).suffix for name in needed} | {Path(name).name for name in needed}
-    assert {".py", ".c", ".html", ".css", ".js", ".yaml", ".de", ".en", "py.typed"} <= endings
+    assert {".py", ".html", ".css", ".js", ".yaml", ".de", ".en", "py.typed"} <= endings
+
+
+@pytest.mark.slow
+def test_make_wheels_compiles_the_library_for_all_platforms(tmp_path):
+    pytest.importorskip("ziglang")
+    source = checkout(tmp_path / "clone")
+    subprocess.run([sys.executable, "make_wheels.py"], cwd=source, check=True)
+    machines = {}
+    for wheel in (source / "dist").glob("*.whl"):
+        name, _, python, abi, platform = wheel.stem.split("-")
+        assert (python, abi) == ("py3", "none")
+        library = zipfile.ZipFile(wheel).read("seq2seq_cli/native/libnative.so")
+        machines.setdefault(platform, []).append((name, machine_of(library)))
+    elf = {"x86_64": (b"\x7fELF", 62), "aarch64": (b"\x7fELF", 183)}
+    expected = {
+        **{
+            f"{libc}_{name}": elf[name]
+            for name in elf
+            for libc in ("manylinux_2_17", "musllinux_1_2")
+        },
+        "macosx_11_0_x86_64": (b"\xcf\xfa\xed\xfe", 0x01000007),
+        "macosx_11_0_arm64": (b"\xcf\xfa\xed\xfe", 0x0100000C),
+        "win_amd64": (b"PE\0\0", 0x8664),
+    }
+    names = ("seq2seq_cli", "seq2seq_runtime")
+    assert {key: sorted(found) for key, found in machines.items()} == {
+        key: [(name, machine) for name in names] for key, machine in expected.items()
+    }
+
+
+def machine_of(library: bytes) -> tuple[bytes, int]:
+    """Return the signature of an ELF, Mach-O or PE file and the number of its processor."""
+    if library.startswith(b"MZ"):
+        (start,) = struct.unpack_from("<I", library, 0x3C)
+        library = library[start:]
+        return library[:4], struct.unpack_from("<H", library, 4)[0]
+    offset, size = (18, "<H") if library.startswith(b"\x7fELF") else (4, "<I")
+    return library[:4], struct.unpack_from(size, library, offset)[0]
 
 
 @pytest.mark.slow
