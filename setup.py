@@ -34,7 +34,7 @@ class BuildLibrary(build_ext):
         if not self.force and not newer_group([*ext.sources, *ext.depends], str(library)):
             return
         library.parent.mkdir(parents=True, exist_ok=True)
-        compiler = shlex.split(os.environ.get("CC", "cc"))
+        compiler = [*shlex.split(os.environ.get("CC", "cc")), "-shared", "-fPIC"]
         definition = f'-DSOURCE_HASH="{sources["source_hash"]()}"'
         files = [*ext.sources, "-o", str(library)]
         self.spawn([*compiler, *sources["FLAGS"], definition, *files, *sources["LINK_FLAGS"]])

@@ -6,7 +6,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#ifdef __linux__
+#ifdef HAS_AMX
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -48,15 +48,13 @@ static int has(unsigned bits, unsigned wanted)
     return (bits & wanted) == wanted;
 }
 
+#ifdef HAS_AMX
 static int can_use_tiles(void)
 {
-#ifdef __linux__
     const int ask_for_tiles = 0x1023, tile_data = 18; /* arch_prctl: ARCH_REQ_XCOMP_PERM */
     return syscall(SYS_arch_prctl, ask_for_tiles, tile_data) == 0;
-#else
-    return 0;
-#endif
 }
+#endif
 
 /* Return the precisions, a bit for each, in which this machine can run them. */
 static int precisions_of(const Kernels *k)

@@ -23,7 +23,7 @@ USE_TARGET(FEATURES ",avx512vnni" FEATURES_BF16)
 #define PRECISIONS (1 << FP32 | 1 << INT8)
 #endif
 #define ROWS 6
-#define PANELS_WITH(rows) ((rows) ? PANELS : 1)
+#define PANELS_WITH(rows) PANELS
 #define UNSIGNED_INPUTS 1
 enum { AHEAD = 2048 }; /* bytes of weights that are prefetched */
 

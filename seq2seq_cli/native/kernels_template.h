@@ -144,6 +144,7 @@ INLINE void multiply_in(const int precision, const Group *g)
 {
     long count = g->x->count, blocks = (count + ROWS - 1) / ROWS;
     long most = blocks ? (count + blocks - 1) / blocks : 0;
+    (void)most; /* unless the number of panels depends on it */
 #define IN_PANELS(panels) \
     for (int panel = 0; panel < PANELS && panel * LANES < g->outputs; panel += panels) \
         for (long b = 0, row = 0; b < blocks; b++) { \
@@ -151,12 +152,12 @@ INLINE void multiply_in(const int precision, const Group *g)
             multiply_rows(g, precision, rows, panels, row, panel); \
             row += rows; \
         }
-    int panels = PANELS_WITH(most);
-    switch (panels) {
-    case 1: IN_PANELS(1); break;
-    case 2: IN_PANELS(2); break;
-    default: IN_PANELS(4);
-    }
+    if (PANELS_WITH(most) == 1)
+        IN_PANELS(1)
+    else if (PANELS_WITH(most) == 2)
+        IN_PANELS(2)
+    else
+        IN_PANELS(4)
 }
 
 static void multiply(const Group *groups, long count)

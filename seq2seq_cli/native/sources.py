@@ -6,17 +6,17 @@ setup.py runs this file where the package is not installed.
 import hashlib
 from pathlib import Path
 
-_FOLDER = Path(__file__).parent
-C_FILES = sorted(_FOLDER.glob("*.c"))
-SOURCES = sorted([*C_FILES, *_FOLDER.glob("*.h")])
+FOLDER = Path(__file__).parent
+C_FILES = sorted(FOLDER.glob("*.c"))
+SOURCES = sorted([*C_FILES, *FOLDER.glob("*.h")])
 LIBRARY_NAME = "libnative.so"  # on all systems: it is loaded by its path
-FLAGS = ["-shared", "-fPIC", "-O3", "-ffp-contract=off"]
+FLAGS = ["-O3", "-ffp-contract=off"]
 LINK_FLAGS = ["-s", "-pthread", "-Wl,-Bsymbolic"]
 
 
-def source_hash() -> str:
+def source_hash(folder: Path = FOLDER) -> str:
     """Return a hash of the sources, which the library contains: one made of others is not used."""
     content = hashlib.sha256()
-    for path in SOURCES:
+    for path in sorted([*folder.glob("*.c"), *folder.glob("*.h")]):
         content.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return content.hexdigest()[:16]

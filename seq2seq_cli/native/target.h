@@ -6,8 +6,8 @@
     PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
 #define END_TARGET _Pragma("clang attribute pop")
 #else
-#define USE_TARGET(features) PRAGMA(GCC target(features))
-#define END_TARGET
+#define USE_TARGET(features) PRAGMA(GCC push_options) PRAGMA(GCC target(features))
+#define END_TARGET PRAGMA(GCC pop_options)
 #endif
 #ifdef __clang__
 #define DOTPROD "dotprod"

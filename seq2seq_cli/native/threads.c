@@ -177,6 +177,9 @@ void parallel(int threads, long count, Task *task, void *context)
     }
     work(number, 0);
     for (int i = 0; atomic_load_explicit(&finished, memory_order_acquire) < pieces; i++)
-        i < SPINS ? pause_briefly() : (void)yield();
+        if (i < SPINS)
+            pause_briefly();
+        else
+            yield();
     atomic_flag_clear(&is_busy);
 }

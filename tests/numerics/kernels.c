@@ -1,0 +1,200 @@
+/* Runs the kernels of an instruction set on numbers that are the same everywhere, compares INT8 with
+   naive sums of whole numbers, and prints a hash of all results: python -m pytest
+   tests/numerics/test_kernels.py compiles it for several machines and compares the hashes. */
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels.h"
+
+int choose_kernels(const char *name);
+const char *kernels_name(void);
+
+static uint32_t seed = 1;
+static uint64_t hash;
+
+static uint32_t number(void)
+{
+    seed = seed * 1664525 + 1013904223;
+    return seed >> 8;
+}
+
+static float uniform(float least, float most)
+{
+    return least + (most - least) * (float)(number() % 65536) / 65536;
+}
+
+static void add_to_hash(const void *data, size_t size)
+{
+    for (const uint8_t *byte = data; size; byte++, size--)
+        hash = (hash ^ *byte) * 1099511628211u;
+}
+
+static void begin(void)
+{
+    hash = 14695981039346656037u;
+}
+
+static void print(const char *what)
+{
+    printf("%s %016llx\n", what, (unsigned long long)hash);
+}
+
+/* Memory whose end is that of the array, so that sanitizers see what is read beyond it. */
+static float *floats(long count, float least, float most)
+{
+    float *x = malloc(count * sizeof *x);
+    for (long i = 0; i < count; i++)
+        x[i] = uniform(least, most);
+    return x;
+}
+
+enum { RANDOM, GREATEST, ALTERNATING, KINDS };
+
+/* Whole numbers of -127 to 127, or the extremes alone. */
+static int whole(int kind, long i)
+{
+    if (kind == RANDOM)
+        return (int)(number() % 255) - 127;
+    return kind == GREATEST || i % 2 ? 127 : -127;
+}
+
+/* A linear layer whose inputs and scales are such that outputs are exact: the sums themselves. */
+static void check_int8(long rows, long inputs, long outputs, int input_kind, int weight_kind)
+{
+    long words = (inputs + 63) / 64 * LANES, groups = (outputs + GROUP - 1) / GROUP;
+    int8_t *w = calloc(groups * GROUP, 4 * words);
+    int32_t *weight = malloc(groups * GROUP * words * 4), *shift = calloc(groups * GROUP, 4);
+    float *x = malloc(rows * inputs * sizeof *x), *y = malloc(rows * outputs * sizeof *y);
+    float *bias = calloc(groups * GROUP, 4), *scale = malloc(groups * GROUP * 4);
+    uint8_t *q = malloc(CHUNK * 4 * words);
+    float scales[CHUNK];
+    for (long o = 0; o < groups * GROUP; o++) {
+        scale[o] = 1;
+        for (long i = 0; i < inputs; i++) {
+            int value = o < outputs ? whole(weight_kind, i + o) : 0;
+            w[o * 4 * words + i] = value;
+            shift[o] += 128 * value;
+        }
+        for (long i = 0; i < words; i++)
+            memcpy(weight + (o / GROUP * words + i) * GROUP + o % GROUP, w + (o * words + i) * 4, 4);
+    }
+    for (long i = 0; i < rows * inputs; i++)
+        x[i] = whole(input_kind, i);
+    for (long r = 0; r < rows; r++) {
+        x[r * inputs] = 127; /* the scale of every row is 1 */
+        kernels->quantize(inputs, words, x + r * inputs, q + r * 4 * words, scales + r);
+    }
+    Inputs in = {rows, words, q, scales};
+    for (long n = 0; n < groups; n++) {
+        long o = n * GROUP;
+        Group g = {&in, weight + o * words, bias + o, scale + o, shift + o, INT8, NONE,
+                   outputs - o, outputs, NULL, y + o};
+        kernels->multiply(&g, 1);
+    }
+    for (long r = 0; r < rows; r++)
+        for (long o = 0; o < outputs; o++) {
+            long sum = 0;
+            for (long i = 0; i < inputs; i++)
+                sum += (long)x[r * inputs + i] * w[o * 4 * words + i];
+            if (y[r * outputs + o] != (float)sum) {
+                printf("%ld rows, %ld inputs, %ld outputs: row %ld, output %ld is %f, not %ld\n", rows,
+                       inputs, outputs, r, o, y[r * outputs + o], sum);
+                exit(1);
+            }
+        }
+    add_to_hash(y, rows * outputs * sizeof *y);
+    free(w), free(weight), free(shift), free(x), free(y), free(bias), free(scale), free(q);
+}
+
+static void check_fp32(long rows, long inputs, long outputs, int activation)
+{
+    long groups = (outputs + GROUP - 1) / GROUP;
+    float *weight = floats(groups * GROUP * inputs, -1, 1), *bias = floats(groups * GROUP, -1, 1);
+    float *x = floats(rows * inputs, -2, 2), *y = floats(rows * outputs, -1, 1);
+    Inputs in = {rows, inputs, x, NULL};
+    for (long n = 0; n < groups; n++) {
+        long o = n * GROUP;
+        Group g = {&in, (int32_t *)weight + o * inputs, bias + o, NULL, NULL, FP32, activation,
+                   outputs - o, outputs, y + o, y + o};
+        kernels->multiply(&g, 1);
+    }
+    add_to_hash(y, rows * outputs * sizeof *y);
+    free(weight), free(bias), free(x), free(y);
+}
+
+static void check_attention(long size, long count)
+{
+    float *numbers = floats(2 * count * size, -2, 2), *q = floats(size, -2, 2);
+    float *y = malloc(size * sizeof *y), *scores = malloc((count + LANES) * sizeof *scores);
+    const float **keys = malloc(count * sizeof *keys);
+    for (long i = 0; i < count; i++)
+        keys[i] = numbers + i * size;
+    kernels->attend(size, count, keys, count * size, q, scores, y);
+    add_to_hash(y, size * sizeof *y);
+    free(numbers), free(q), free(y), free(scores), free(keys);
+}
+
+static void check_rows(long size)
+{
+    float *x = floats(size, -9, 9), *y = malloc(size * sizeof *y);
+    float *weight = floats(size, -1, 1), *bias = floats(size, -1, 1);
+    Norm norm = {weight, bias, 1e-5f};
+    kernels->normalize(&norm, size, x, y);
+    add_to_hash(y, size * sizeof *y);
+    float sums[6];
+    int64_t origins[6], tokens[6];
+    Candidates best = {6, sums, origins, tokens};
+    for (int n = 0; n < 6; n++)
+        sums[n] = -INFINITY, origins[n] = tokens[n] = 0;
+    kernels->add_candidates(&best, 0, size, x, -1.5f);
+    kernels->add_candidates(&best, 1, size, y, 2.5f);
+    add_to_hash(sums, sizeof sums);
+    add_to_hash(origins, sizeof origins);
+    add_to_hash(tokens, sizeof tokens);
+    long greatest = kernels->find_greatest(size, x), expected = 0;
+    for (long i = 0; i < size; i++)
+        expected = x[i] > x[expected] ? i : expected;
+    double total = 0;
+    for (long i = 0; i < size; i++)
+        total += exp(x[i]);
+    if (greatest != expected || fabs(kernels->log_sum_exp(size, x) - log(total)) > 1e-5) {
+        printf("%ld numbers: the greatest is %ld, not %ld\n", size, greatest, expected);
+        exit(1);
+    }
+    for (long i = 0; i < size; i++)
+        x[i] = i % 2 ? NAN : -INFINITY;
+    if (kernels->find_greatest(size, x) != -1)
+        exit(1);
+    free(x), free(y), free(weight), free(bias);
+}
+
+int main(int count, char **names)
+{
+    static const long sizes[] = {1, 3, 4, 5, 15, 16, 17, 30, 63, 64, 65, 130};
+    enum { SIZES = sizeof sizes / sizeof *sizes };
+    if (!choose_kernels(count > 1 ? names[1] : NULL))
+        return 77; /* this machine cannot run them */
+    printf("kernels %s\n", kernels_name());
+    begin();
+    for (long rows = 1; rows <= 40; rows += rows < 14 ? 1 : 13)
+        for (int i = 0; i < SIZES; i++)
+            for (int kind = 0; kind < KINDS; kind++)
+                check_int8(rows, sizes[i], sizes[(i + rows) % SIZES], kind, (kind + rows) % KINDS);
+    print("int8");
+    begin();
+    for (long rows = 1; rows <= 40; rows += rows < 14 ? 1 : 13)
+        for (int i = 0; i < SIZES; i++)
+            check_fp32(rows, sizes[i], sizes[(i + rows) % SIZES], (i + rows) % 3);
+    print("fp32");
+    begin();
+    for (int i = 0; i < SIZES; i++)
+        for (int n = 0; n < SIZES; n++)
+            check_attention(sizes[i], sizes[n]);
+    print("attention");
+    begin();
+    for (int i = 0; i < SIZES; i++)
+        check_rows(sizes[i]);
+    print("rows");
+    return 0;
+}

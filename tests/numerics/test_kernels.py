@@ -1,0 +1,105 @@
+"""The kernels of every instruction set: naive sums in int8, and the same bits on all machines."""
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from compiling import COMPILER, compile_program
+from small_models import build, random_sources
+
+from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
+from seq2seq_cli.decoding.search.scoring import pad_rows
+from seq2seq_cli.native import library as native
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID
+
+PROGRAM = Path(__file__).with_name("kernels.c")
+HERE = ["amx", "avx512", "avxvnni", "avx2", "dotprod", "neon", "plain"]
+CANNOT_RUN = 77
+ARM_COMPILER, ARM_EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+# Of the set, the processor that is emulated: one without the dot product of bytes, one with all.
+EMULATED = {"neon": "cortex-a53", "dotprod": "max", "plain": "max"}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    if COMPILER is None or not native.precisions():
+        pytest.skip("no compiler")
+    path = tmp_path_factory.mktemp("kernels") / "kernels"
+    compile_program(COMPILER, PROGRAM, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def arm_program(tmp_path_factory):
+    if platform.machine() != "x86_64" or not all(map(shutil.which, (ARM_COMPILER, ARM_EMULATOR))):
+        pytest.skip(f"needs {ARM_COMPILER} and {ARM_EMULATOR}")
+    path = tmp_path_factory.mktemp("arm") / "kernels"
+    compile_program(ARM_COMPILER, PROGRAM, path, "-static", library=None)
+    return path
+
+
+def hashes(*command) -> dict[str, str] | None:
+    """The hash of each kernel's results; None if the machine cannot run the set."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    if done.returncode == CANNOT_RUN:
+        return None
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+def test_all_sets_of_this_machine_give_the_same_bits(program):
+    found = {name: made for name in HERE if (made := hashes(program, name)) is not None}
+    assert "plain" in found
+    for name, made in found.items():
+        assert made.pop("kernels") == name
+    first = found.pop("plain")
+    assert set(first) == {"int8", "fp32", "attention", "rows"}
+    for name, made in found.items():
+        assert made == first, name
+
+
+@pytest.mark.slow  # compiles all kernels
+@pytest.mark.parametrize("name", EMULATED)
+def test_arm_gives_the_same_bits(name, program, arm_program):
+    made = hashes(ARM_EMULATOR, "-cpu", EMULATED[name], arm_program, name)
+    expected = hashes(program, "plain")
+    assert made is not None and expected is not None
+    assert made.pop("kernels") == name
+    assert expected.pop("kernels") == "plain"
+    assert made == expected
+
+
+@pytest.mark.slow
+def test_a_processor_without_dot_products_does_not_run_them(arm_program):
+    emulator = (ARM_EMULATOR, "-cpu", "cortex-a53", arm_program)
+    assert hashes(*emulator, "dotprod") is None
+    chosen = hashes(*emulator)
+    assert chosen is not None and chosen["kernels"] == "neon"
+
+
+@pytest.mark.skipif(not native.precisions(), reason="not compiled")
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize(
+    "options", [{}, {"activation": "gelu", "norm": "post", "d_model": 36, "d_ff": 50}], ids=str
+)
+def test_a_model_has_the_same_logits_with_all_sets(precision, options):
+    model = build(3, vocabulary=70, **options)
+    src_BS = pad_rows(random_sources(20))
+    tokens = torch.randint(4, 70, (6, 20, 1), generator=torch.Generator().manual_seed(1))
+    logits = {}
+    try:
+        for name in HERE:
+            if precision not in native.choose_kernels(name):
+                continue
+            state = CpuDecoder(model, precision).start(src_BS)
+            steps = [torch.full((20, 1), BOS_ID), *tokens]
+            logits[native.kernels_name()] = torch.cat([state.logits(last) for last in steps])
+    finally:
+        native.choose_kernels(os.environ.get("SEQ2SEQ_CPU_ISA"))
+    assert "plain" in logits
+    first = logits.pop("plain")
+    assert all(torch.equal(made, first) for made in logits.values())
