@@ -32,14 +32,14 @@ def main() -> None:
 
 def build(distribution: str, tag: str) -> None:
     """Build one wheel. The library is compiled once for both distributions, in build/TAG."""
-    folder = ROOT / "build" / tag
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = f"build/{tag}"  # not absolute: libraries for macOS contain their path
+    (ROOT / folder).mkdir(parents=True, exist_ok=True)
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", TARGETS[tag]]
     variables = {"CC": shlex.join(compiler), "SEQ2SEQ_DISTRIBUTION": distribution}
     variables["PYTHONWARNINGS"] = "ignore"  # of running setup.py
     options = ["egg_info", "--egg-base", folder, "build", "--build-base", folder]
     options += ["bdist_wheel", "--plat-name", tag, "--dist-dir", "dist"]
-    command = [sys.executable, "setup.py", "--quiet", *map(str, options)]
+    command = [sys.executable, "setup.py", "--quiet", *options]
     subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=True)
     (wheel,) = (ROOT / "dist").glob(f"{distribution.replace('-', '_')}-*-{tag}.whl")
     with zipfile.ZipFile(wheel) as archive:
