@@ -1,6 +1,7 @@
 """A wheel has all that the program needs, whether there is a compiler or not."""
 
 import os
+import platform
 import shutil
 import struct
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT
+from compiling import COMPILER, compile_program
 from served import serving
 
 MODULES = """
@@ -86,6 +88,7 @@ def test_a_wheel_made_without_a_compiler_has_all_but_the_native_library(distribu
 
 @pytest.mark.slow
 def test_make_wheels_compiles_the_library_for_all_platforms(tmp_path):
+    """Zig's compiler makes libraries for the right processors, with the bits of this machine's."""
     pytest.importorskip("ziglang")
     source = checkout(tmp_path / "clone")
     subprocess.run([sys.executable, "make_wheels.py"], cwd=source, check=True)
@@ -110,6 +113,17 @@ def test_make_wheels_compiles_the_library_for_all_platforms(tmp_path):
     assert {key: sorted(found) for key, found in machines.items()} == {
         key: [(name, machine) for name in names] for key, machine in expected.items()
     }
+    if COMPILER is None or platform.machine() != "x86_64" or sys.platform != "linux":
+        return
+    (wheel,) = (source / "dist").glob("seq2seq_runtime-*-manylinux_2_17_x86_64.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        library = Path(archive.extract("seq2seq_cli/native/libnative.so", tmp_path))
+    printed = []
+    for name, compiled in (("wheel", library), ("here", None)):
+        program = tmp_path / name
+        compile_program(COMPILER, ROOT / "tests/numerics/kernels.c", program, library=compiled)
+        printed.append(subprocess.run([program], capture_output=True, check=True).stdout)
+    assert printed[0] == printed[1]
 
 
 def machine_of(library: bytes) -> tuple[bytes, int]:
