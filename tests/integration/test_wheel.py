@@ -94,10 +94,10 @@ def test_make_wheels_compiles_the_library_for_all_platforms(tmp_path):
     subprocess.run([sys.executable, "make_wheels.py"], cwd=source, check=True)
     machines = {}
     for wheel in (source / "dist").glob("*.whl"):
-        name, _, python, abi, platform = wheel.stem.split("-")
+        name, _, python, abi, tag = wheel.stem.split("-")
         assert (python, abi) == ("py3", "none")
         library = zipfile.ZipFile(wheel).read("seq2seq_cli/native/libnative.so")
-        machines.setdefault(platform, []).append((name, machine_of(library)))
+        machines.setdefault(tag, []).append((name, machine_of(library)))
     elf = {"x86_64": (b"\x7fELF", 62), "aarch64": (b"\x7fELF", 183)}
     expected = {
         **{
