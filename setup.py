@@ -5,7 +5,8 @@ the C compiler. Without one the package is installed without the library, and sa
 translates.
 
 With SEQ2SEQ_DISTRIBUTION=seq2seq-runtime the distribution is the one for machines that only
-translate: the same package and command, with the dependencies that pyproject.toml lists for it.
+translate: the same package and command, with the dependencies that pyproject.toml lists for it. It
+cannot translate without the library, so it is not installed without a compiler.
 """
 
 import os
@@ -61,15 +62,16 @@ class Runtime(Distribution):
 
 
 DISTRIBUTIONS = {"seq2seq-cli": Distribution, "seq2seq-runtime": Runtime}
+distribution = DISTRIBUTIONS[os.environ.get("SEQ2SEQ_DISTRIBUTION", "seq2seq-cli")]
 
 setup(
-    distclass=DISTRIBUTIONS[os.environ.get("SEQ2SEQ_DISTRIBUTION", "seq2seq-cli")],
+    distclass=distribution,
     ext_modules=[
         Extension(
             "seq2seq_cli.native.library_file",
             [str(path) for path in sources["C_FILES"]],
             depends=[str(path) for path in sources["SOURCES"]],
-            optional=True,
+            optional=distribution is not Runtime,
         )
     ],
     cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},
