@@ -51,7 +51,7 @@ def in_random_order(src: np.ndarray, _: np.ndarray, generator: np.random.Generat
 
 def plan_of(name: str) -> Callable[..., list[np.ndarray]] | None:
     """A function in place of `plan_epoch`; None for the project's own."""
-    from seq2seq_cli.data import batches
+    from seq2seq_cli.data import batch_plan
 
     kind, digits = re.fullmatch(r"([a-z]+)([\d.]*)", name).groups()
     if kind == "longer":
@@ -84,10 +84,10 @@ def plan_of(name: str) -> Callable[..., list[np.ndarray]] | None:
 def train_with(plan: str, seed: int, config: str) -> str:
     """Train in this process, and return its row."""
     from seq2seq_cli.config.loader import load_config
-    from seq2seq_cli.data import batches
+    from seq2seq_cli.data import batch_plan
     from seq2seq_cli.training.loop import train
 
-    batches.plan_epoch = plan_of(plan) or batches.plan_epoch
+    batch_plan.plan_epoch = plan_of(plan) or batch_plan.plan_epoch
     options = [f"training.seed={seed}", "training.processes=1"]
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig, ParallelText
-from seq2seq_cli.data.batches import IGNORE_INDEX, Indices, bucket_by_length, make_batch
+from seq2seq_cli.data.batch_plan import Indices, bucket_by_length
+from seq2seq_cli.data.batches import IGNORE_INDEX, make_batch
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.requests import NotFiniteError, not_finite

@@ -5,16 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seq2seq_cli.data.batches import (
-    Batch,
-    Indices,
-    Plan,
-    make_batch,
-    padded_batch,
-    pairs_of_epoch,
-    plan_epoch,
-    regroup,
-)
+from seq2seq_cli.data.batch_plan import Indices, Plan, pairs_of_epoch, plan_epoch, regroup
+from seq2seq_cli.data.batches import Batch, make_batch, padded_batch
 from seq2seq_cli.data.token_store import Sentences, TokenStore
 from seq2seq_cli.data.tokenization import Ids
 from seq2seq_cli.tokenizers.subword_sampling import Samplers, SubwordSampler

@@ -1,6 +1,5 @@
-"""The pairs of an epoch, in batches of similar length, and padded batches as tensors."""
+"""Padded batches as tensors."""
 
-import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,136 +8,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from seq2seq_cli.data.batch_plan import Indices
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.data.tokenization import Ids
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID
 
 IGNORE_INDEX = -100  # the label of padding: the default ignore_index of cross_entropy
-
-Indices = npt.NDArray[np.int32]
-Plan = list[Indices]  # for every batch the indices of its pairs
-
-
-def pairs_per_epoch(
-    sizes: Sequence[int], weights: Sequence[float], temperature: float | None
-) -> list[int]:
-    """Return how many pairs an epoch draws from each corpus, given their sizes; at least one.
-
-    That is weight · n for a corpus of n pairs. With a temperature T it is a share of all pairs, in
-    proportion to n^(1/T) (Arivazhagan et al. 2019, section 4.2); T = 1 draws every pair once.
-    """
-    if temperature is None:
-        wanted = [weight * size for weight, size in zip(weights, sizes, strict=True)]
-    else:
-        powers = [size ** (1 / temperature) for size in sizes]
-        wanted = [power / sum(powers) * sum(sizes) for power in powers]
-    return [max(1, round(count)) if size else 0 for count, size in zip(wanted, sizes, strict=True)]
-
-
-def pairs_of_epoch(
-    sizes: Sequence[int], drawn: Sequence[int], seed: int, epoch: int
-) -> Indices | None:
-    """Return the pairs of an epoch, which counts from 1, with repetitions; None for all pairs once.
-
-    A corpus is gone through in passes of its own, each in another random order, and every epoch
-    takes its next `drawn` pairs: of a corpus drawn by halves, two epochs take every pair once.
-    The pairs depend on the arguments alone.
-    """
-    if list(drawn) == list(sizes):
-        return None
-    parts: list[Indices] = []
-    start = 0
-    for number, (size, count) in enumerate(zip(sizes, drawn, strict=True)):
-        first, a_pass = (epoch - 1) * count, max(1, size)
-        for turn in range(first // a_pass, -(-(first + count) // a_pass)):
-            order = np.random.default_rng([seed, number, turn]).permutation(size)
-            begin, end = first - turn * size, first + count - turn * size
-            parts.append((start + order[max(0, begin) : end]).astype(np.int32))
-        start += size
-    return np.sort(np.concatenate(parts))
-
-
-def plan_epoch(
-    src_lengths: Ids,
-    tgt_lengths: Ids,
-    tokens_per_batch: int,
-    seed: int,
-    epoch: int,
-    pairs: Indices | None = None,
-    pairs_per_batch: int | None = None,
-) -> Plan:
-    """Return batches of pairs of similar length in random order, purely from the arguments.
-
-    Pairs whose longer sides are equally long are shuffled regardless of their other sides: meeting
-    different pairs in every epoch is worth more than less padding. The longer side of a batch has
-    at most `tokens_per_batch` tokens, padding included; a longer pair is a batch of its own. A
-    batch has at most `pairs_per_batch` pairs. Every pair, or every one of `pairs`, appears once.
-    """
-    generator = np.random.default_rng([seed, epoch])
-    if pairs is None:
-        pairs = np.arange(len(src_lengths), dtype=np.int32)
-    longer_sides = np.maximum(src_lengths, tgt_lengths)
-    shuffled = generator.permutation(pairs)
-    order = shuffled[np.argsort(longer_sides[shuffled], kind="stable")]
-    batches = _split_into_batches(order, longer_sides[order], tokens_per_batch, pairs_per_batch)
-    return [batches[i] for i in generator.permutation(len(batches))]
-
-
-def bucket_by_length(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) -> Plan:
-    """Return batches of pairs of similar length, longest first, without randomness."""
-    order = _by_length(src_lengths, tgt_lengths)[::-1]
-    return _split_into_batches(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
-
-
-def regroup(
-    src_lengths: Ids, tgt_lengths: Ids, num_batches: int, pairs_per_batch: int | None = None
-) -> Plan:
-    """Return `num_batches` batches of pairs of similar length, the largest as small as possible.
-
-    Their size counts tokens of the longer side, padding included. There are enough batches for at
-    most `pairs_per_batch` pairs in each.
-    """
-    order = _by_length(src_lengths, tgt_lengths)
-    lengths = np.maximum(src_lengths, tgt_lengths)[order]
-
-    def split(tokens_per_batch: int) -> Plan:
-        return _split_into_batches(order, lengths, tokens_per_batch, pairs_per_batch)
-
-    most = int(lengths.sum()) + int(lengths[-1]) * len(order)
-    smallest = bisect.bisect_left(range(most), -num_batches, key=lambda size: -len(split(size)))
-    batches = split(smallest)
-    while len(batches) < num_batches:
-        largest = max(range(len(batches)), key=lambda number: len(batches[number]))
-        batches[largest : largest + 1] = np.array_split(batches[largest], 2)
-    return batches
-
-
-def _by_length(src_lengths: Ids, tgt_lengths: Ids) -> Indices:
-    """Return all pairs ordered by their longer sides, so that neighbors are similar in both sides.
-
-    Among pairs whose longer sides are equally long, the other one grows and then shrinks: from a
-    short source to a short target, and the other way round for the next length.
-    """
-    longer_sides = np.maximum(src_lengths, tgt_lengths)
-    differences = np.subtract(src_lengths, tgt_lengths, dtype=np.int32)
-    order = np.lexsort((np.where(longer_sides % 2, differences, -differences), longer_sides))
-    return order.astype(np.int32)
-
-
-def _split_into_batches(
-    order: Indices, lengths: Ids, tokens_per_batch: int, pairs_per_batch: int | None = None
-) -> Plan:
-    """Split ordered pairs into batches; `lengths`: of their longer sides."""
-    batches = []
-    start = 0
-    while start < len(order):
-        most = max(1, tokens_per_batch // int(lengths[start]))
-        ahead = lengths[start : start + min(most, pairs_per_batch or most)]
-        sizes = np.maximum.accumulate(ahead, dtype=np.int64) * np.arange(1, len(ahead) + 1)
-        end = start + max(1, int(np.searchsorted(sizes, tokens_per_batch, side="right")))
-        batches.append(order[start:end])
-        start = end
-    return batches
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,12 @@ from typing import NamedTuple
 import torch
 
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID, UNK_ID
 
 Ids = list[int]
+
+NEVER_OUTPUT = (PAD_ID, BOS_ID, UNK_ID)  # UNK_ID unless it is replaced
+IMPOSSIBLE = -1e4  # score of the empty translation where requirements exclude each other
 
 
 class WordEnds:

@@ -1,6 +1,5 @@
 """A model's parameters: counting, freezing, and safetensors files with their scores."""
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -8,21 +7,26 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, Metric
 from seq2seq_cli.config.types import ModelPart
 from seq2seq_cli.errors import DamagedFileError, UserError
-from seq2seq_cli.files import MEBIBYTE, read_bounded, reading, write_atomic
+from seq2seq_cli.files import reading, write_atomic
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.weight_file import (
+    FACTS,
+    LONGEST_HEADER,
+    StoredTensor,
+    damaged_by_nan,
+    hash_of,
+    parse_metadata,
+    read_weight_file,
+    read_weights_of,
+)
 
 Weights = Mapping[str, Tensor]  # by the names of the parameters; tied ones once
-
-_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_LONGEST_HEADER = 100 * MEBIBYTE  # that safetensors reads
-_FACTS = "seq2seq-cli"  # the name of an entry of the header
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:
@@ -72,9 +76,9 @@ def save_tensors(
     `facts` about the tensors, in types of JSON, become part of the file.
     """
     on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"sha256": _hash(on_cpu, facts)}
+    metadata = {"sha256": hash_of({n: _stored(tensor) for n, tensor in on_cpu.items()}, facts)}
     if facts is not None:  # in one entry with the hash: safetensors writes entries in any order
-        metadata = {_FACTS: json.dumps({**metadata, **facts})}
+        metadata = {FACTS: json.dumps({**metadata, **facts})}
     write_atomic(path, save(on_cpu, metadata=metadata))
 
 
@@ -85,9 +89,9 @@ def read_facts(path: Path) -> dict[str, Any]:
     """
     with reading(path), path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        header = file.read(min(size, _LONGEST_HEADER))
+        header = file.read(min(size, LONGEST_HEADER))
     try:
-        metadata = _metadata(header)
+        metadata = parse_metadata(header)
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} is damaged ({error})") from None
     return {name: value for name, value in metadata.items() if name != "sha256"}
@@ -141,68 +145,30 @@ def read_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
     Raises UserError if the file belongs to a model of another shape, and as `read_tensors`.
     """
     parameters = dict(model.named_parameters())
-    expected = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    most_bytes = 8 * sum(map(math.prod, expected.values())) + _LONGEST_HEADER
-    tensors = read_tensors(path, most_bytes)
-    shapes = {
-        name: tuple(tensor.shape) if tensor.dtype in _FLOATS else "no floats"
-        for name, tensor in tensors.items()
-    }
-    if shapes != expected:
-        differing = sorted(n for n in expected | shapes if expected.get(n) != shapes.get(n))
-        raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    tensors = _as_tensors(read_weights_of(path, shapes).tensors)
     # Other programs also write halves and doubles.
     weights = {name: tensors[name].to(parameter.dtype) for name, parameter in parameters.items()}
     for name, tensor in weights.items():
         if not tensor.isfinite().all():
-            raise DamagedFileError(f"{path} is damaged: {name} contains NaN or infinity")
+            raise damaged_by_nan(path, name)
     return weights
 
 
 def read_tensors(path: Path, most_bytes: int | None = None) -> Mapping[str, Tensor]:
-    """Read a file of tensors. Raises DamagedFileError if it is missing, or differs by one bit.
-
-    UserError if it has more than `most_bytes` or memory is too small, and OSError if it cannot be
-    read. It is not mapped into memory: safetensors hides why that fails, and where a page cannot be
-    read, Linux kills the process.
-    """
-    with reading(path):
-        size = path.stat().st_size  # Python reserves memory for what it is asked to read
-        try:
-            content = read_bounded(path, size if most_bytes is None else min(size, most_bytes))
-        except MemoryError:
-            raise UserError(f"{path} does not fit into memory") from None
-    try:
-        tensors = load(content)
-        facts = _metadata(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    # KeyError: not a type of PyTorch's.
-    except (SafetensorError, KeyError, ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is damaged ({error})") from None
-    except MemoryError:
-        raise UserError(f"{path} does not fit into memory") from None
-    expected_hash = facts.pop("sha256", None)  # other programs write none
-    if expected_hash is not None and expected_hash != _hash(tensors, facts):
-        raise DamagedFileError(f"{path} is damaged: its content does not match its hash")
-    return tensors
+    """Read a file of tensors, with the errors of `read_weight_file`."""
+    return _as_tensors(read_weight_file(path, most_bytes).tensors)
 
 
-def _metadata(header: bytes) -> dict[str, Any]:
-    """Return the hash and the facts that `save_tensors` has written; another program's are none."""
-    content = json.loads(header)
-    metadata = content.get("__metadata__") if isinstance(content, dict) else None
-    metadata = metadata if isinstance(metadata, dict) else {}
-    if _FACTS not in metadata:
-        return {"sha256": metadata["sha256"]} if "sha256" in metadata else {}
-    facts = json.loads(str(metadata[_FACTS]))
-    if not isinstance(facts, dict):
-        raise ValueError(f"{_FACTS} is not a JSON object")
-    return facts
+def _as_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
+    return {
+        name: torch.frombuffer(data, dtype=getattr(torch, dtype)).view(shape)
+        if data
+        else torch.empty(shape, dtype=getattr(torch, dtype))
+        for name, (dtype, shape, data) in stored.items()
+    }
 
 
-def _hash(tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> str:
-    """Return the SHA-256 of names, types, shapes and numbers, and of facts if there are any."""
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode() if facts else b"")
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+def _stored(tensor: Tensor) -> StoredTensor:
+    data = tensor.reshape(-1).view(torch.uint8).numpy().data
+    return StoredTensor(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)

@@ -23,7 +23,8 @@
 /* library.py compares them. */
 const char source_hash[] = SOURCE_HASH;
 const int64_t interface[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Stack),
-                             sizeof(Batch), GROUP, SLOTS};
+                             sizeof(Batch), sizeof(Sources), sizeof(SearchOptions), sizeof(Found),
+                             sizeof(Targets), GROUP, SLOTS};
 
 extern const Kernels kernels_plain;
 const Kernels *kernels = &kernels_plain;
@@ -115,8 +116,6 @@ static const Kernels *const all[] = {
     &kernels_plain,
 };
 
-/* Choose kernels by name, or the fastest if there is none. Return the precisions, a bit for each,
-   that this machine supports with them; 0 if it cannot run them. */
 int choose_kernels(const char *name)
 {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -127,6 +126,11 @@ int choose_kernels(const char *name)
         }
     }
     return 0;
+}
+
+const Kernels *chosen_kernels(void)
+{
+    return kernels;
 }
 
 const char *kernels_name(void)

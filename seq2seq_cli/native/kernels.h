@@ -63,7 +63,13 @@ typedef struct {
                            float offset);
 } Kernels;
 
-extern const Kernels *kernels; /* of this machine; chosen by choose_kernels */
+/* Of this machine. Hidden, as a program that is linked to the library would have its own copy. */
+extern const Kernels *kernels __attribute__((visibility("hidden")));
+
+/* Choose kernels by name, or the fastest if it is NULL. Return the precisions, a bit for each, that
+   this machine supports with them; 0 if it cannot run them. */
+int choose_kernels(const char *name);
+const Kernels *chosen_kernels(void);
 
 /* Let a continuation take its place among the candidates, behind those with the same sum. */
 static inline void offer(const Candidates *c, float sum, int64_t origin, int64_t token)

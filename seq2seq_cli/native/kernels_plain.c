@@ -14,16 +14,36 @@
 #define UNSIGNED_INPUTS 0
 enum { AHEAD = 2048 }; /* bytes of weights that are prefetched */
 
+typedef struct { int16_t r[2 * LANES]; } Halves;
+
+/* Bytes as the halves of words, in which the sum of two products still fits. */
+INLINE ivec add_bytes(ivec sum, int32_t word, ivec weight)
+{
+    Halves w, sums;
+    int16_t x[4];
+    int32_t pairs[LANES];
+    memcpy(&w, &weight, sizeof w);
+    for (int k = 0; k < 4; k++)
+        x[k] = (int8_t)(word >> 8 * k);
+    Halves even, odd;
+    for (int i = 0; i < 2 * LANES; i++) {
+        even.r[i] = i % 2 ? x[2] : x[0];
+        odd.r[i] = i % 2 ? x[3] : x[1];
+    }
+    for (int i = 0; i < 2 * LANES; i++) {
+        int16_t low = (int16_t)((uint16_t)w.r[i] << 8), high = w.r[i];
+        sums.r[i] = (int16_t)((int16_t)(low >> 8) * even.r[i] + (int16_t)(high >> 8) * odd.r[i]);
+    }
+    memcpy(pairs, &sums, sizeof pairs);
+    for (int i = 0; i < LANES; i++)
+        sum.r[i] += ((int32_t)((uint32_t)pairs[i] << 16) >> 16) + (pairs[i] >> 16);
+    return sum;
+}
+
 INLINE ivec add_products(const int precision, ivec sum, int32_t word, ivec weight)
 {
-    if (precision == INT8) {
-        int8_t x[4], w[LANES][4];
-        memcpy(x, &word, sizeof x);
-        memcpy(w, &weight, sizeof w);
-        for (int i = 0; i < LANES; i++)
-            sum.r[i] += x[0] * w[i][0] + x[1] * w[i][1] + x[2] * w[i][2] + x[3] * w[i][3];
-        return sum;
-    }
+    if (precision == INT8)
+        return add_bytes(sum, word, weight);
     float x;
     memcpy(&x, &word, sizeof x);
     vec result = mul_add(broadcast(x), as_vec(weight), as_vec(sum));

@@ -4,7 +4,18 @@ import ctypes
 import functools
 import logging
 import os
-from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int64, c_long, c_void_p
+from ctypes import (
+    POINTER,
+    c_char,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_long,
+    c_void_p,
+)
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +33,7 @@ Precision = Literal["fp32", "bf16", "int8"]
 # As native.h has them.
 LANES, GROUP = 16, 64  # words in a register, outputs in a group
 SLOTS = 32  # positions in a block of the KV cache
+NO_MEMORY, NOT_FINITE = 1, 2  # what search and score return; 0: completed
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")  # by their numbers
 
 
@@ -70,6 +82,41 @@ class NativeBatch(ctypes.Structure):
     ]
 
 
+TextOf = ctypes.CFUNCTYPE(c_int64, POINTER(c_int32), c_int64)
+
+
+class Sources(ctypes.Structure):
+    _fields_ = [
+        *_fields("count longest rows", c_int64),
+        *_fields("ids places min_lengths max_lengths", c_void_p),
+    ]
+
+
+class SearchOptions(ctypes.Structure):
+    _fields_ = [
+        *_fields("pad begin end beam n_best is_gnmt", c_int64),
+        ("alpha", c_double),
+        *_fields("ngram num_forbidden", c_int64),
+        ("forbidden", c_void_p),
+        ("text_of", TextOf),
+    ]
+
+
+class Found(ctypes.Structure):
+    _fields_ = [
+        ("longest", c_int64),
+        *_fields("counts lengths ids scores", c_void_p),
+        ("failed", c_int64),
+    ]
+
+
+class Targets(ctypes.Structure):
+    _fields_ = [
+        *_fields("pad begin longest rows", c_int64),
+        *_fields("ids log_probs attention", c_void_p),
+    ]
+
+
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     return load_library(Path(__file__).with_name(LIBRARY_NAME))
@@ -94,8 +141,8 @@ def load_library(path: Path) -> ctypes.CDLL | None:
             "for faster decoding"
         )
         return None
-    expected = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Stack, NativeBatch)]
-    expected += [GROUP, SLOTS]
+    structures = (Linear, Norm, Layer, Stack, NativeBatch, Sources, SearchOptions, Found, Targets)
+    expected = [*map(ctypes.sizeof, structures), GROUP, SLOTS]
     interface = (c_int64 * len(expected)).in_dll(library, "interface")
     assert list(interface) == expected, "library.py and native.h differ"
     pointer = c_void_p
@@ -109,9 +156,9 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     library.decode.argtypes = (*[pointer] * 5, *choice, pointer, c_int)
     library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
     library.find_greatest.argtypes = (c_long, c_long, pointer, *choice, c_int)
-    sizes, beam = (c_long, c_long, c_long), (c_long, c_int64)
-    library.beam_step.argtypes = (*sizes, pointer, pointer, *beam, *[pointer] * 4, c_int)
-    for name in ("linear", "encode", "decode", "log_sum_exp", "find_greatest", "beam_step"):
+    library.search.argtypes = (*[pointer] * 6, c_int)
+    library.score.argtypes = (*[pointer] * 5, c_int)
+    for name in ("linear", "encode", "decode", "log_sum_exp", "find_greatest"):
         getattr(library, name).restype = None
     return library
 
@@ -142,7 +189,7 @@ def kernels_name() -> str | None:
 def library() -> ctypes.CDLL:
     """Return the library; `precisions` must not be empty."""
     loaded = _library()
-    assert loaded is not None
+    assert loaded is not None and precisions()  # which chooses the kernels
     return loaded
 
 

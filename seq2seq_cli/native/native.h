@@ -58,7 +58,7 @@ typedef struct {
     int64_t width, length;           /* hypotheses of a sentence; positions, the new one included */
     const int32_t *slots;            /* [sentences][width][length]; NULL: slots 0 to length - 1 */
     int64_t num_blocks;              /* of the KV cache, each of SLOTS slots */
-    float *const *blocks;            /* of a block: [layers][SLOTS][num_columns][2][d_model] */
+    float *const *blocks;            /* of a block: [layers][num_columns][SLOTS][2][d_model] */
     const int32_t *num_columns;      /* of a block: the sentences when it was allocated */
     const int32_t *columns;          /* [sentences][num_blocks]: a sentence's column in a block */
 } Batch;
@@ -88,13 +88,54 @@ void find_greatest(long rows, long size, float *x, long count, const int64_t *fo
 /* The logarithm of the sum of e^x of every row. */
 void log_sum_exp(long rows, long size, const float *x, float *y, int threads);
 
-/* A step of beam search. Of all continuations of a sentence's `width` hypotheses, whose sums are
-   their logits [sentences][width][size] plus the offset of the hypothesis, the best 2 `beam` are
-   candidates. The best `beam` of them that do not end become `sums`, `origins` and `tokens`
-   [sentences][beam]; where there are fewer, the sums are -inf. `ended` [sentences][width] are the
-   sums of the hypotheses that end among the best `beam` candidates, else -inf. */
-void beam_step(long sentences, long width, long size, const float *logits, const float *offsets,
-               long beam, int64_t end, float *sums, int64_t *origins, int64_t *tokens,
-               float *ended, int threads);
+/* Sentences to translate. */
+typedef struct {
+    int64_t count, longest, rows; /* sentences; ids of the longest; ids of all, without padding */
+    const int64_t *ids, *places;  /* [count][longest]; see encode */
+    const int64_t *min_lengths, *max_lengths; /* of each translation, without its end */
+} Sources;
+
+typedef struct {
+    int64_t pad, begin, end; /* tokens */
+    int64_t beam, n_best;    /* hypotheses of a sentence, 1: greedy search; translations of each */
+    int64_t is_gnmt;         /* the formula of the length penalty */
+    double alpha;            /* its exponent */
+    int64_t ngram;           /* tokens of an n-gram that may not occur twice; 0: any may */
+    int64_t num_forbidden;   /* tokens that are never chosen */
+    const int64_t *forbidden;
+    /* The number of the text of a translation; of several with one text, the best is kept. Negative:
+       the search stops. NULL if n_best is 1. */
+    int64_t (*text_of)(const int32_t *ids, int64_t length);
+} SearchOptions;
+
+/* Translations of every sentence, the best first. */
+typedef struct {
+    int64_t longest;  /* room for the tokens of a translation: the greatest maximum length */
+    int32_t *counts;  /* of each sentence: its translations, 0 at first */
+    int32_t *lengths; /* [sentences][n_best]: tokens, without the end */
+    int32_t *ids;     /* [sentences][n_best][longest] */
+    double *scores;   /* [sentences][n_best]: log-probability by length penalty; 0 in greedy search */
+    int64_t failed;   /* the sentence for which the model computes NaN or infinity */
+} Found;
+
+enum { COMPLETED, NO_MEMORY, NOT_FINITE, STOPPED }; /* of search and score */
+
+/* Translate a batch. */
+int search(const Stack *encoder, const Stack *decoder, const float *positions,
+           const SearchOptions *options, const Sources *sources, Found *found, int threads);
+
+/* Given translations of sources. */
+typedef struct {
+    int64_t pad, begin;    /* tokens */
+    int64_t longest, rows; /* tokens of the longest, its end included; of all, without padding */
+    const int64_t *ids;    /* [sources][longest] */
+    float *log_probs;      /* of each token, one translation after the other */
+    float *attention;      /* [rows][the longest source]: the mean of all heads of the layer before
+                              the last, which aligns best (Garg et al. 2019); NULL: not asked for */
+} Targets;
+
+/* Score translations of a batch. */
+int score(const Stack *encoder, const Stack *decoder, const float *positions,
+          const Sources *sources, const Targets *targets, int threads);
 
 #endif

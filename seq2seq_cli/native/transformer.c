@@ -318,7 +318,7 @@ static float *key_of(const Batch *b, long d, long layer, long row, long position
 {
     long slot = b->slots ? b->slots[row * b->length + position] : position;
     long block = slot / SLOTS, column = b->columns[row / b->width * b->num_blocks + block];
-    long at = (layer * SLOTS + slot % SLOTS) * b->num_columns[block] + column;
+    long at = (layer * b->num_columns[block] + column) * SLOTS + slot % SLOTS;
     return b->blocks[block] + at * 2 * d;
 }
 
@@ -426,43 +426,4 @@ void log_sum_exp(long rows, long size, const float *x, float *y, int threads)
     Rows all = {.size = size, .x = (float *)x, .totals = y};
     parallel(rows * size * WORK_OF_RESULT < PASS_THRESHOLD ? 1 : threads, rows,
              log_sum_exp_of_rows, &all);
-}
-
-/* The best continuations of a sentence's hypotheses; where there are fewer, `otherwise` with the
-   sum -inf. */
-static void find_candidates(const Candidates *c, long width, long size, const float *logits,
-                            const float *offsets, int64_t otherwise)
-{
-    for (long n = 0; n < c->count; n++) {
-        c->sums[n] = -INFINITY;
-        c->origins[n] = 0;
-        c->tokens[n] = otherwise;
-    }
-    for (long w = 0; w < width; w++)
-        kernels->add_candidates(c, w, size, logits + w * size, offsets[w]);
-}
-
-void beam_step(long sentences, long width, long size, const float *logits, const float *offsets,
-               long beam, int64_t end, float *sums, int64_t *origins, int64_t *tokens,
-               float *ended, int threads)
-{
-    for (long b = 0; b < sentences; b++) {
-        float candidate_sums[2 * beam];
-        int64_t candidate_origins[2 * beam], candidate_tokens[2 * beam];
-        Candidates c = {2 * beam, candidate_sums, candidate_origins, candidate_tokens};
-        find_candidates(&c, width, size, logits + b * width * size, offsets + b * width, end);
-        for (long w = 0; w < width; w++)
-            ended[b * width + w] = -INFINITY;
-        for (long n = 0, place = b * beam; place < (b + 1) * beam; n++) {
-            if (c.tokens[n] == end && c.sums[n] > -INFINITY) { /* so of `width` at most */
-                if (n < beam)
-                    ended[b * width + c.origins[n]] = c.sums[n];
-                continue;
-            }
-            sums[place] = c.sums[n];
-            origins[place] = c.origins[n];
-            tokens[place] = c.tokens[n];
-            place++;
-        }
-    }
 }

@@ -10,8 +10,8 @@ from seq2seq_cli import plugins
 from seq2seq_cli.config.presets import warn_of_defaults, with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
+from seq2seq_cli.data.batch_plan import pairs_per_epoch
 from seq2seq_cli.data.batch_sampler import BatchSampler
-from seq2seq_cli.data.batches import pairs_per_epoch
 from seq2seq_cli.data.cache import cached_counts
 from seq2seq_cli.data.token_store import TokenStore, open_store, write_segments
 from seq2seq_cli.errors import UserError

@@ -15,11 +15,11 @@ import torch
 
 from seq2seq_cli import Translator
 from seq2seq_cli.commands.bench import DecodingSpeed, decoding_table
-from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.evaluation import evaluate, read_held_out, valid_text
+from seq2seq_cli.native import library as native
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +220,7 @@ def test_ensemble_of_identical_models_matches_the_single_model(trained, seq2seq,
     assert two.stdout.split("\t")[:2] == one.split("\t")[:2]
 
 
-@pytest.mark.skipif("int8" not in cpu_library.precisions(), reason="needs the compiled decoder")
+@pytest.mark.skipif("int8" not in native.precisions(), reason="needs the compiled decoder")
 def test_auto_precision_is_int8_where_supported_and_fp32_for_evaluation(trained):
     assert Translator.load(trained, "cpu").decoder.precision == "int8"
     assert Translator.load(trained, "cpu", exact=True).decoder.precision == "fp32"
@@ -432,7 +432,7 @@ def test_bench_translate_measures_each_precision(trained, seq2seq):
         one[name] > 0 for one in found for name in one if name not in ("precision", "engine")
     )
     for one in found:
-        is_compiled = one["precision"] in cpu_library.precisions()
+        is_compiled = one["precision"] in native.precisions()
         assert one["engine"] == ("C" if is_compiled else "PyTorch")
     assert found[0]["p50_ms"] <= found[0]["p95_ms"]
     page = decoding_table([DecodingSpeed(**speed) for speed in found])

@@ -20,22 +20,21 @@ from small_models import (
 )
 from torch import Tensor, nn
 
-from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder, Precision
 from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, _Weights
 from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
-from seq2seq_cli.decoding.search.beam import best_candidates, unfinished
 from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native import library as native
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 
 pytestmark = pytest.mark.skipif(
-    not cpu_library.precisions(), reason="not compiled, or a processor without AVX-512"
+    not native.precisions(), reason="not compiled, or a processor without AVX-512"
 )
 
-PRECISIONS = sorted(cpu_library.precisions())
+PRECISIONS = sorted(native.precisions())
 
 
 ACTIVATIONS = [nn.Identity(), nn.ReLU(), nn.GELU()]  # by their numbers
@@ -50,7 +49,7 @@ def product(
     words = torch.empty(96 * (4 * layer.in_features + 256), dtype=torch.uint8)
     arguments = (x.data_ptr(), made.data_ptr(), made.data_ptr(), words.data_ptr())
     threads = torch.get_num_threads()
-    cpu_library.library().linear(addressof(structure), activation, len(x), *arguments, threads)
+    native.library().linear(addressof(structure), activation, len(x), *arguments, threads)
     return made
 
 
@@ -274,7 +273,19 @@ def test_log_sum_exp_matches_pytorch(size):
     logits[0, 0, size // 2 :] = -torch.inf
     logits[0, 0, 0] = 7
     expected = logits.logsumexp(dim=-1, keepdim=True)
-    torch.testing.assert_close(cpu_library.log_sum_exp(logits), expected, atol=1e-5, rtol=1e-6)
+    found = torch.empty(3, 2, 1)
+    native.library().log_sum_exp(6, size, logits.data_ptr(), found.data_ptr(), 1)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-6)
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """The first token of the greatest logit; 9,999 where all logits are -inf or NaN."""
+    tokens = torch.empty(logits.shape[:-1], dtype=torch.int64)
+    rows, size = tokens.numel(), logits.size(-1)
+    native.library().find_greatest(
+        rows, size, logits.data_ptr(), 0, None, 9_999, tokens.data_ptr(), 1
+    )
+    return tokens
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 64, 1_000])
@@ -283,42 +294,9 @@ def test_argmax_takes_the_first_of_equal_logits(size):
     logits = torch.randint(-3, 3, (5, 2, size)).float()
     logits[0, 0, : size // 2] = -torch.inf
     expected = (logits == logits.amax(dim=-1, keepdim=True)).int().argmax(dim=-1)
-    assert torch.equal(cpu_library.argmax_token(logits, 9_999), expected)
+    assert torch.equal(argmax(logits), expected)
     for nothing in (-torch.inf, torch.nan):
-        assert cpu_library.argmax_token(torch.full((2, 1, size), nothing), 9_999).unique() == 9_999
-
-
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize("size", [4, 15, 64, 1_000])
-def test_beam_step_chooses_as_pytorch_does(width, size):
-    beam_size = 3
-    for seed in range(30):
-        torch.manual_seed(seed)
-        logits, offsets = 3 * torch.randn(5, width, size), torch.randn(5, width, 1)
-        logits[..., EOS_ID] += 3
-        logits[torch.rand(logits.shape) < seed / 30] = -torch.inf
-        offsets[0, 0] = -torch.inf
-        step = cpu_library.beam_step(logits, offsets, beam_size, EOS_ID)
-        best = best_candidates(logits, offsets, 2 * beam_size)
-        grown = unfinished(best, beam_size)
-        assert torch.equal(step.sums_BW, grown.sums)
-        possible = grown.sums > -torch.inf
-        assert torch.equal(step.origins_BW[possible], grown.origins[possible])
-        assert torch.equal(step.tokens_BW[possible], grown.tokens[possible])
-        assert step.origins_BW.min() >= 0 and step.origins_BW.max() < width
-        sums, origins = (part[:, :beam_size] for part in (best.sums, best.origins))
-        sums = sums.masked_fill(best.tokens[:, :beam_size] != EOS_ID, -torch.inf)
-        ended = torch.full((5, width), -torch.inf).scatter_reduce(1, origins, sums, "amax")
-        assert torch.equal(step.ended_BW, ended)
-
-
-def test_beam_step_never_chooses_nan():
-    logits = torch.full((1, 2, 64), torch.nan)
-    logits[0, 1, 7] = 1
-    step = cpu_library.beam_step(logits, torch.zeros(1, 2, 1), 2, EOS_ID)
-    assert step.sums_BW.tolist() == [[1, -torch.inf]]
-    assert (step.origins_BW[0, 0], step.tokens_BW[0, 0]) == (1, 7)
-    assert step.ended_BW.tolist() == [[-torch.inf, -torch.inf]]
+        assert argmax(torch.full((2, 1, size), nothing)).unique() == 9_999
 
 
 class Gated(nn.Module):

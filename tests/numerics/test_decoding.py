@@ -21,18 +21,17 @@ from small_models import (
 )
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder, num_threads
-from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request, WordEnds
+from seq2seq_cli.decoding.requests import NEVER_OUTPUT, Hypothesis, Phrase, Request, WordEnds
 from seq2seq_cli.decoding.search.beam import length_penalty
 from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens
-from seq2seq_cli.decoding.search.logit_rules import NEVER_OUTPUT
 from seq2seq_cli.decoding.search.scoring import score_given
 from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.decoding.search.top_k import top_k
 from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native import library as native
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
@@ -540,7 +539,7 @@ def test_cpu_decoder_is_compiled_where_supported():
     info = Path("/proc/cpuinfo")
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
     if compiler and info.exists() and "avx512_vnni" in info.read_text():
-        assert {"fp32", "int8"} <= cpu_library.precisions()
+        assert {"fp32", "int8"} <= native.precisions()
 
 
 @pytest.mark.parametrize("number", ["bf16", "int8"])

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.decoding.requests import Request
-from seq2seq_cli.decoding.search.logit_rules import NEVER_OUTPUT, LogitRules
+from seq2seq_cli.decoding.requests import NEVER_OUTPUT, Request
+from seq2seq_cli.decoding.search.logit_rules import LogitRules
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID
 
 TOKENS = 9

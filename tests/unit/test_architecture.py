@@ -19,9 +19,9 @@ from seq2seq_cli.plugins import EXTRAS
 PACKAGE = ROOT / "seq2seq_cli"
 LAYERS = [
     "errors",
-    "machine processes console plugins",
+    "machine processes console plugins native",
     "paths files",
-    "run_folder",
+    "run_folder weight_file",
     "config",
     "text",
     "tokenizers",

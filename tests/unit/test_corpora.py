@@ -15,8 +15,8 @@ import pytest
 import zstandard
 
 from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.data.batch_plan import pairs_of_epoch, pairs_per_epoch
 from seq2seq_cli.data.batch_sampler import BatchSampler
-from seq2seq_cli.data.batches import pairs_of_epoch, pairs_per_epoch
 from seq2seq_cli.data.cache import cache_folder
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError

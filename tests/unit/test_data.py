@@ -10,13 +10,9 @@ import numpy as np
 import pytest
 
 from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.data.batch_plan import bucket_by_length, plan_epoch
 from seq2seq_cli.data.batch_sampler import BatchSampler
-from seq2seq_cli.data.batches import (
-    IGNORE_INDEX,
-    bucket_by_length,
-    make_batch,
-    plan_epoch,
-)
+from seq2seq_cli.data.batches import IGNORE_INDEX, make_batch
 from seq2seq_cli.data.cache import cache_folder
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.errors import UserError

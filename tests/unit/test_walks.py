@@ -7,13 +7,13 @@ from faults.victims import call, config_of, make_run
 from number_task import write_config
 from walks import calls_during, calls_until, documented_functions, documented_walk, is_called
 
-from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.native import library as native
 
 ENGINES = [
-    ("plain", ("-b", "2"), "base.py", "logits"),
-    ("torch", (), "torch_decoder.py", "logits"),
-    ("native", ("-b", "2"), "cpu_decoder.py", "logits"),
-    ("native", (), "cpu_decoder.py", "argmax_token"),  # greedy search leaves the choice to it
+    ("plain", ("-b", "2"), "engines/base.py", "logits"),
+    ("torch", (), "engines/torch_decoder.py", "logits"),
+    ("native", ("--set", "decoding.repetition_penalty=1.1"), "engines/cpu_decoder.py", "logits"),
+    ("native", (), "search/native_search.py", "search"),  # which calls C once for a batch
 ]
 
 
@@ -24,14 +24,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("engine", "options", "file", "function"), ENGINES)
 def test_a_sentence_comes_to_the_engine_in_four_calls(run, engine, options, file, function):
-    if engine == "native" and not cpu_library.precisions():
+    if engine == "native" and not native.precisions():
         pytest.skip("not compiled")
     arguments = ("--device", "cpu", *options, "--set", f"decoding.engine={engine}")
     search = "decoding/search/search.py: search"  # not when the engine is compared with the model
     chain = calls_until(lambda: call("translate", run, "1 2 3", *arguments), file, function, search)
     walk = chain[chain.index("cli/translate.py: translate") :]
     assert walk[:-1] == documented_walk("Second walk")[:-1]
-    assert walk[-1] == f"decoding/engines/{file}: {function}"
+    assert walk[-1] == f"decoding/{file}: {function}"
     assert len(walk) - 1 <= 4
 
 

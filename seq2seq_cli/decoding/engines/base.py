@@ -4,15 +4,13 @@ B sentences being decoded, W hypotheses of each, V target vocabulary, S source p
 """
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native.library import Precision
-
-NO_TOKEN = -1
 
 
 class DecodingState(Protocol):
@@ -26,17 +24,6 @@ class DecodingState(Protocol):
 
     def keep(self, sentences_B: Tensor) -> None:
         """Continue with the given sentences, in that order; the others have been translated."""
-
-
-@runtime_checkable
-class GreedyDecodingState(DecodingState, Protocol):
-    """A state that chooses the tokens of greedy search itself, faster than from its logits."""
-
-    def argmax_token(self, last_BW: Tensor, forbidden_N: Tensor) -> Tensor:
-        """Return the most probable token that is not forbidden, BW.
-
-        NO_TOKEN where there is none, because the logits are NaN.
-        """
 
 
 class Decoder(Protocol):

@@ -10,11 +10,11 @@ from ctypes import addressof
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seq2seq_cli.decoding.engines.cpu_library import CPU, empty
-from seq2seq_cli.decoding.engines.base import NO_TOKEN, Precision
+from seq2seq_cli.decoding.engines.base import Precision
 from seq2seq_cli.decoding.engines.capabilities import (
     ALL_VALUES,
     MODULES,
@@ -22,10 +22,12 @@ from seq2seq_cli.decoding.engines.capabilities import (
     PositionTable,
     scaled_query,
 )
+from seq2seq_cli.decoding.engines.cpu_library import CPU, empty
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native import library as native
 
+CPU = torch.device("cpu")
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: 1, nn.GELU: 2}  # as in C
 _CAPABILITIES = Capabilities(
     MODULES,
@@ -37,6 +39,10 @@ _CAPABILITIES = Capabilities(
         "positions": ("sinusoidal", "rotary"),
     },
 )
+
+
+def empty(*sizes: int) -> Tensor:
+    return torch.empty(sizes, dtype=torch.float32, device=CPU)
 
 
 class CpuDecoder:
@@ -79,6 +85,7 @@ class CpuDecoder:
         for stack in (self.encoder, self.decoder):
             stack.rotates_memory = model.config.rotary_cross_attention
         self.positions = PositionTable(model)
+        self.native_model = NativeModel(self.encoder, self.decoder, self.positions, weights)
 
     @torch.inference_mode()
     def start(self, src_BS: Tensor) -> "CpuDecodingState":
@@ -105,6 +112,28 @@ class CpuDecoder:
         return state
 
 
+class NativeModel:
+    """A model as the search in C takes it."""
+
+    def __init__(
+        self,
+        encoder: native.Stack,
+        decoder: native.Stack,
+        positions: PositionTable,
+        alive: object,
+    ) -> None:
+        """`alive` keeps the memory that the structures point to."""
+        self.encoder, self.decoder, self._positions = encoder, decoder, positions
+        self._alive = alive
+
+    def positions(self, length: int) -> NDArray[np.float32]:
+        return self._positions.up_to(length).numpy()
+
+    def places(self, src_BS: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        places_BS = self._positions.of_sources(torch.from_numpy(src_BS))
+        return None if places_BS is None else places_BS.numpy()
+
+
 class CpuDecodingState:
     """The `DecodingState` of one batch; keys and values are never moved.
 
@@ -121,7 +150,6 @@ class CpuDecodingState:
         self._starts_B, self._lengths_B = torch.empty(2, sentences, dtype=torch.int32)
         self._workspace, self._workspace_sizes = np.empty(0, np.uint8), (0, 0, 0)
         self._positions = torch.empty(0, 0)
-        self._logits_BWV = torch.empty(0, 0, 0)
         self.blocks: list[Tensor] = []  # of the KV cache
         self._addresses_C = torch.empty(0, dtype=torch.int64)
         self._num_columns_C = torch.empty(0, dtype=torch.int32)
@@ -134,21 +162,6 @@ class CpuDecodingState:
 
     def logits(self, last_BW: Tensor) -> Tensor:
         logits_BWV = empty(*last_BW.shape, self._model.rounded_vocab_size)
-        self._decode(last_BW, logits_BWV.data_ptr(), 0, None, 0, None)
-        return logits_BWV
-
-    def argmax_token(self, last_BW: Tensor, forbidden_N: Tensor) -> Tensor:
-        if self._logits_BWV.shape[:-1] != last_BW.shape:
-            self._logits_BWV = empty(*last_BW.shape, self._model.rounded_vocab_size)
-        tokens_BW = torch.empty_like(last_BW)
-        forbidden = (len(forbidden_N), forbidden_N.data_ptr())
-        self._decode(
-            last_BW, self._logits_BWV.data_ptr(), *forbidden, NO_TOKEN, tokens_BW.data_ptr()
-        )
-        return tokens_BW
-
-    def _decode(self, last_BW: Tensor, *outputs: int | None) -> None:
-        """Make a step; `outputs` are the parameters of cpu_decoder.c: decode for its results."""
         last_BW, threads = last_BW.contiguous(), torch.get_num_threads()
         self._add_slots(last_BW.size(1))
         rows, length = last_BW.numel(), self.batch.length
@@ -164,10 +177,12 @@ class CpuDecodingState:
             addressof(self.batch),
             last_BW.data_ptr(),
             self._positions.data_ptr(),
-            *outputs,
+            logits_BWV.data_ptr(),
+            *(0, None, 0, None),  # choose no tokens
             self._workspace.ctypes.data,
             threads,
         )
+        return logits_BWV
 
     def _add_slots(self, width: int) -> None:
         """Give every hypothesis a slot at the end of its list."""
@@ -321,9 +336,7 @@ def _packed(weight_OI: Tensor) -> Tensor:
     num_words = words_OW.size(1)
     whole, rest = divmod(outputs, native.GROUP)
     packed = torch.empty(whole + (rest > 0), num_words, native.GROUP, dtype=torch.int32)
-    packed[:whole] = (
-        words_OW[: whole * native.GROUP].view(whole, native.GROUP, num_words).mT
-    )
+    packed[:whole] = words_OW[: whole * native.GROUP].view(whole, native.GROUP, num_words).mT
     packed[whole:, :, :rest] = words_OW[whole * native.GROUP :].mT
     packed[whole:, :, rest:] = 0
     return packed

@@ -13,14 +13,11 @@ from torch import Tensor
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.types import LengthPenalty
-from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.requests import Hypothesis, Ids
+from seq2seq_cli.decoding.requests import IMPOSSIBLE, Hypothesis, Ids
 from seq2seq_cli.decoding.search.active_batch import ActiveBatch
 from seq2seq_cli.decoding.search.lexical_constraints import allocate_beam, restrict
 from seq2seq_cli.decoding.search.top_k import top_k
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID
-
-_IMPOSSIBLE = -1e4  # score of the empty translation where requirements exclude each other
 
 
 def length_penalty(formula: LengthPenalty, alpha: float, length: int) -> float:
@@ -101,7 +98,6 @@ class BeamSearch:
         self._num_groups = config.diversity_groups
         self._width = config.beam_size // self._num_groups  # of a group
         self._is_constrained = any(request.required for request in batch.requests)
-        self._is_plain = self._num_groups == 1 and not self._is_constrained
         self._finished = [
             FinishedTranslations(config.n_best, text_of, self._num_groups, self._width)
             for _ in batch.requests
@@ -112,7 +108,7 @@ class BeamSearch:
     def advance(self, logits_BWV: Tensor) -> None:
         """Choose the hypotheses of the next step, and keep the translations that end here."""
         batch = self._batch
-        totals_BW1 = cpu_library.log_sum_exp(logits_BWV)
+        totals_BW1 = logits_BWV.logsumexp(dim=-1, keepdim=True)
         batch.check_finite(totals_BW1)
         batch.rules.apply(logits_BWV, batch.past_BWT)
         score_offsets_BW1 = batch.sums_BW[:, :, None] - totals_BW1
@@ -139,7 +135,7 @@ class BeamSearch:
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         return [
-            finished.best or spare.best or [Hypothesis([], _IMPOSSIBLE)]
+            finished.best or spare.best or [Hypothesis([], IMPOSSIBLE)]
             for finished, spare in zip(self._finished, self._spare, strict=True)
         ]
 
@@ -162,13 +158,6 @@ class BeamSearch:
         `score_offsets` turn logits into sums of log-probabilities.
         """
         width, chosen = self._width, list[Candidates]()
-        if self._is_plain and cpu_library.can_read(logits_BWV):  # the same in C
-            *grown, ended_BW = cpu_library.beam_step(logits_BWV, score_offsets_BW1, width, EOS_ID)
-            for row, ended_W in enumerate(ended_BW.tolist()):
-                for origin, log_prob in enumerate(ended_W):
-                    if log_prob > -math.inf:
-                        self._finish(row, origin, log_prob)
-            return Candidates(*grown)
         for first in range(0, self._config.beam_size, width):
             start = 0 if logits_BWV.size(1) == 1 else first
             group = (

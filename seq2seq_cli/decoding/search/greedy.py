@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.engines.base import NO_TOKEN
-from seq2seq_cli.decoding.requests import Hypothesis, not_finite
+from seq2seq_cli.decoding.requests import Hypothesis
 from seq2seq_cli.decoding.search.active_batch import ActiveBatch
 from seq2seq_cli.decoding.search.sampling import Sampler
 from seq2seq_cli.decoding.search.top_k import top_k
@@ -40,14 +38,9 @@ class GreedySearch:
         batch.append(self._choose(logits_BWV, batch.active))
 
     def finished(self) -> set[int]:
-        """Return the rows whose hypotheses have all ended or reached their maximum length.
-
-        Raises NotFiniteError if an engine has found no greatest logit.
-        """
+        """Return the rows whose hypotheses have all ended or reached their maximum length."""
         rows = set(self._batch.rules.at_max_length(self._batch.length))
         for row, tokens in enumerate(self._batch.last_BW.tolist()):
-            if tokens[0] == NO_TOKEN:
-                raise not_finite(self._batch.requests[row].number)
             growing = self._growing[self._batch.active[row]]
             if EOS_ID in tokens:
                 growing -= {w for w, token in enumerate(tokens) if token == EOS_ID}
@@ -65,7 +58,5 @@ class GreedySearch:
 
 def argmax_token(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
     """Return the most probable token of each hypothesis, BW; EOS where the rules leave none."""
-    if cpu_library.can_read(logits_BWV):
-        return cpu_library.argmax_token(logits_BWV, EOS_ID)
     best_BW1, tokens_BW1 = top_k(logits_BWV, 1)
     return tokens_BW1.masked_fill(best_BW1 == -torch.inf, EOS_ID)[..., 0]

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.decoding.requests import Request
+from seq2seq_cli.decoding.requests import NEVER_OUTPUT, Request
 from seq2seq_cli.decoding.search.word_rules import BannedWords
-from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-
-NEVER_OUTPUT = (PAD_ID, BOS_ID, UNK_ID)
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID
 
 
 class LogitRules:
@@ -29,13 +27,9 @@ class LogitRules:
         """`device` is the one that holds the logits."""
         never = NEVER_OUTPUT[:-1] if config.replace_unk else NEVER_OUTPUT
         self._never = torch.tensor(never, device=device)
-        self._never_nor_end = torch.tensor((*never, EOS_ID), device=device)
         self._repetition_penalty = config.repetition_penalty
         self._ngram = config.no_repeat_ngram_size
         self._word_rules = word_rules
-        self._needs_logits = bool(
-            word_rules or config.no_repeat_ngram_size or config.repetition_penalty != 1
-        )
         self.take(requests)
 
     def take(self, requests: Sequence[Request]) -> None:
@@ -43,29 +37,13 @@ class LogitRules:
         # The lengths at which a rule begins or ends to hold for one of the sentences, or for all.
         self._requests = requests
         self._min_max_length = min(request.max_length for request in requests)
-        self._min_min_length = min(request.min_length for request in requests)
         self._max_min_length = max(request.min_length for request in requests)
-        self._max_prefix = max(
-            len(request.prefix) + (request.after_prefix is not None) for request in requests
-        )
 
     def at_max_length(self, length: int) -> list[int]:
         """Return the rows whose translations may not become longer than `length` tokens."""
         if length < self._min_max_length:  # the usual case: no loop over the sentences
             return []
         return [b for b, request in enumerate(self._requests) if request.max_length <= length]
-
-    def forbidden(self, length: int) -> Tensor | None:
-        """Return the tokens that are forbidden after `length` tokens, if the rules say no more.
-
-        Sentences at their maximum length end anyway. None where a rule needs the logits or
-        differs between sentences.
-        """
-        if self._needs_logits or length < self._max_prefix:
-            return None
-        if length >= self._max_min_length:
-            return self._never
-        return self._never_nor_end if length < self._min_min_length else None
 
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
         """Change the logits of the token after `past_BWT` in place."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq_cli.data.batches import bucket_by_length
+from seq2seq_cli.data.batch_plan import bucket_by_length
 from seq2seq_cli.decoding.requests import Ids, not_finite
 from seq2seq_cli.model.attention import AttentionLog, AttentionRecord
 from seq2seq_cli.model.transformer import Transformer

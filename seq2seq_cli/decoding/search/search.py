@@ -6,15 +6,17 @@ import numpy as np
 import torch
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.data.batches import bucket_by_length
-from seq2seq_cli.decoding.engines.base import Decoder, GreedyDecodingState
+from seq2seq_cli.data.batch_plan import bucket_by_length
+from seq2seq_cli.decoding.engines.base import Decoder
+from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
+from seq2seq_cli.decoding.search import native_search
 from seq2seq_cli.decoding.search.active_batch import ActiveBatch
 from seq2seq_cli.decoding.search.beam import BeamSearch
 from seq2seq_cli.decoding.search.greedy import GreedySearch
 from seq2seq_cli.decoding.search.logit_rules import LogitRules
+from seq2seq_cli.decoding.search.native_search import can_search
 from seq2seq_cli.decoding.search.word_rules import BannedWords
-from seq2seq_cli.tokenizers.tokenizer import EOS_ID
 
 
 @torch.inference_mode()
@@ -31,7 +33,9 @@ def search(
     in a batch. The translations of a beam differ in what `text_of` makes of them. Raises
     NotFiniteError if the model computes NaN or infinity.
     """
-    is_greedy = config.beam_size == 1 and not config.sampling
+    if isinstance(decoder, CpuDecoder) and can_search(requests, config, word_rules):
+        threads = torch.get_num_threads()
+        return native_search.search(decoder.native_model, requests, config, text_of, threads)
     width = config.n_best if config.sampling else config.beam_size
     lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
     results: list[list[Hypothesis]] = [[] for _ in requests]
@@ -44,16 +48,8 @@ def search(
             strategy = BeamSearch(batch, config, text_of)
         else:
             strategy = GreedySearch(batch, config, decoder.vocab_size)
-        state = batch.state
-        greedy = state if is_greedy and isinstance(state, GreedyDecodingState) else None
         while batch.active:
-            if greedy and (forbidden_N := rules.forbidden(batch.length)) is not None:
-                tokens_BW = greedy.argmax_token(batch.last_BW, forbidden_N)
-                if rows := rules.at_max_length(batch.length):
-                    tokens_BW[rows] = EOS_ID
-                batch.append(tokens_BW)
-            else:
-                strategy.advance(state.logits(batch.last_BW))
+            strategy.advance(batch.state.logits(batch.last_BW))
             batch.drop(strategy.finished())
         for i, hypotheses in zip(numbers, strategy.hypotheses(), strict=True):
             results[i] = hypotheses

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, bucket_by_length, padded_batch
+from seq2seq_cli.data.batch_plan import bucket_by_length
+from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, padded_batch
 from seq2seq_cli.decoding.lines.alignment import Placed, align
 from seq2seq_cli.decoding.lines.segmentation import Segment
 from seq2seq_cli.decoding.requests import Ids

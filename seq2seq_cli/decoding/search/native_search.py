@@ -1,0 +1,256 @@
+"""Greedy and beam search in C, for all that most people ask of a search; PyTorch is not needed.
+
+B sentences, S source positions, N translations of a sentence, T target positions, P target
+positions of all sentences.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import byref
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.data.batch_plan import bucket_by_length
+from seq2seq_cli.decoding.requests import (
+    IMPOSSIBLE,
+    NEVER_OUTPUT,
+    Hypothesis,
+    Ids,
+    Request,
+    not_finite,
+)
+from seq2seq_cli.native import library as native
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
+
+Array = NDArray[Any]
+Result = TypeVar("Result")
+Score = tuple[list[float], NDArray[np.float32] | None]  # log-probabilities, attention TS
+
+
+class Model(Protocol):
+    """A model's weights as C reads them."""
+
+    encoder: native.Stack
+    decoder: native.Stack
+
+    def positions(self, length: int) -> NDArray[np.float32]:
+        """Return at least the first `length` positions: vectors, TD, or rotations, TJ2."""
+
+    def places(self, src_BS: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the position of every token of the sources; None: 0, 1, 2, ...."""
+
+
+def can_search(
+    requests: Iterable[Request], config: DecodingConfig, word_rules: Sequence[object]
+) -> bool:
+    """Whether the search in C knows everything that is asked for."""
+    if config.sampling or config.diversity_groups > 1 or config.repetition_penalty != 1:
+        return False
+    is_free = (not (r.prefix or r.after_prefix or r.required) for r in requests)
+    return not word_rules and all(is_free)
+
+
+def search(
+    model: Model,
+    requests: Sequence[Request],
+    config: DecodingConfig,
+    text_of: Callable[[Ids], object] = tuple,
+    threads: int = 1,
+) -> list[list[Hypothesis]]:
+    """As search/search.py: search, for requests that `can_search` accepts."""
+
+    def translate(numbers: Sequence[int], threads: int) -> list[list[Hypothesis]]:
+        return _search_batch(model, [requests[i] for i in numbers], config, text_of, threads)
+
+    lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
+    batches = bucket_by_length(lengths, lengths, config.tokens_per_batch // config.beam_size)
+    return _in_order(batches, translate, threads)
+
+
+def _in_order(
+    batches: Sequence[Array], work: Callable[[Sequence[int], int], Sequence[Result]], threads: int
+) -> list[Result]:
+    """Return the results for all numbers in the batches, which `threads` work on.
+
+    Each thread has batches of its own, but a single batch has all threads.
+    """
+    count = min(threads, len(batches))
+    if count <= 1:
+        found = [work(numbers.tolist(), threads) for numbers in batches]
+    else:
+        with ThreadPoolExecutor(count) as pool:  # which starts no other batch after an error
+            found = list(pool.map(lambda numbers: work(numbers.tolist(), 1), batches))
+    by_number = {
+        number: result
+        for numbers, results in zip(batches, found, strict=True)
+        for number, result in zip(numbers.tolist(), results, strict=True)
+    }
+    return [by_number[number] for number in range(len(by_number))]
+
+
+def _search_batch(
+    model: Model,
+    requests: Sequence[Request],
+    config: DecodingConfig,
+    text_of: Callable[[Ids], object],
+    threads: int,
+) -> list[list[Hypothesis]]:
+    min_lengths_B = np.array([request.min_length for request in requests], dtype=np.int64)
+    max_lengths_B = np.array([request.max_length for request in requests], dtype=np.int64)
+    sources = _Sources(model, [request.src for request in requests])
+    sources.structure.min_lengths = min_lengths_B.ctypes.data
+    sources.structure.max_lengths = max_lengths_B.ctypes.data
+    texts = _Texts(text_of)
+    never = NEVER_OUTPUT[:-1] if config.replace_unk else NEVER_OUTPUT
+    forbidden_N = np.array(never, dtype=np.int64)
+    options = native.SearchOptions(
+        *(PAD_ID, BOS_ID, EOS_ID),
+        beam=config.beam_size,
+        n_best=config.n_best,
+        is_gnmt=config.length_penalty_formula == "gnmt",
+        alpha=config.length_penalty,
+        ngram=config.no_repeat_ngram_size,
+        num_forbidden=len(forbidden_N),
+        forbidden=forbidden_N.ctypes.data,
+    )
+    if config.n_best > 1:
+        options.text_of = native.TextOf(texts.number_of)
+    longest, shape_BN = int(max_lengths_B.max()), (len(requests), config.n_best)
+    counts_B, lengths_BN = np.zeros(len(requests), np.int32), np.empty(shape_BN, np.int32)
+    ids_BNT, scores_BN = np.empty((*shape_BN, longest), np.int32), np.empty(shape_BN, np.float64)
+    arrays = (counts_B, lengths_BN, ids_BNT, scores_BN)
+    found = native.Found(longest, *(array.ctypes.data for array in arrays))
+    positions = model.positions(max(sources.structure.longest, longest + 1))
+    status = native.library().search(
+        byref(model.encoder),
+        byref(model.decoder),
+        positions.ctypes.data,
+        byref(options),
+        byref(sources.structure),
+        byref(found),
+        threads,
+    )
+    if texts.error is not None:
+        raise texts.error
+    _check(status, requests[found.failed].number)
+    return [
+        [Hypothesis(ids_NT[n, : lengths_N[n]].tolist(), float(scores_N[n])) for n in range(count)]
+        or [Hypothesis([], IMPOSSIBLE)]
+        for count, lengths_N, ids_NT, scores_N in zip(*arrays, strict=True)
+    ]
+
+
+def score(
+    model: Model,
+    pairs: Sequence[tuple[Ids, Ids]],
+    tokens_per_batch: int,
+    *,
+    with_attention: bool = False,
+    threads: int = 1,
+) -> list[Score]:
+    """As search/scoring.py: score_given, in the model's precision; the fields of GivenScore."""
+
+    def score_some(numbers: Sequence[int], threads: int) -> list[Score]:
+        return _score_batch(model, [pairs[i] for i in numbers], with_attention, threads)
+
+    src_lengths, tgt_lengths = (
+        np.array([len(pair[side]) + 1 for pair in pairs], dtype=np.int32) for side in (0, 1)
+    )
+    batches = bucket_by_length(src_lengths, tgt_lengths, tokens_per_batch)
+    return _in_order(batches, score_some, threads)
+
+
+def _score_batch(
+    model: Model, pairs: Sequence[tuple[Ids, Ids]], with_attention: bool, threads: int
+) -> list[Score]:
+    sources = _Sources(model, [[*src, EOS_ID] for src, _ in pairs])
+    ids_BT = pad_rows([[*tgt, EOS_ID] for _, tgt in pairs])
+    lengths = [len(tgt) + 1 for _, tgt in pairs]
+    ends, longest = np.cumsum(lengths), sources.structure.longest
+    log_probs_P = np.empty(ends[-1], np.float32)
+    attention_PS = np.empty((ends[-1], longest), np.float32) if with_attention else None
+    targets = native.Targets(
+        *(PAD_ID, BOS_ID),
+        longest=ids_BT.shape[1],
+        rows=ends[-1],
+        ids=ids_BT.ctypes.data,
+        log_probs=log_probs_P.ctypes.data,
+        attention=None if attention_PS is None else attention_PS.ctypes.data,
+    )
+    positions = model.positions(max(longest, ids_BT.shape[1]))
+    status = native.library().score(
+        byref(model.encoder),
+        byref(model.decoder),
+        positions.ctypes.data,
+        byref(sources.structure),
+        byref(targets),
+        threads,
+    )
+    _check(status)
+    if not np.isfinite(log_probs_P).all():
+        raise not_finite()
+    scores: list[Score] = []
+    for (src, _), start, end in zip(pairs, ends - lengths, ends, strict=True):
+        attention_TS = None
+        if attention_PS is not None:  # without EOS of source and target
+            attention_TS = normalized_rows(attention_PS[start : end - 1, : len(src)])
+        scores.append((log_probs_P[start:end].tolist(), attention_TS))
+    return scores
+
+
+def normalized_rows(attention_TS: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return attention whose rows sum to 1, unless all of a row is zero."""
+    sums_T1 = attention_TS.sum(axis=1, keepdims=True)
+    return attention_TS / np.maximum(sums_T1, np.finfo(np.float32).tiny)
+
+
+class _Sources:
+    """The structure of some sources, and the arrays that it points to."""
+
+    def __init__(self, model: Model, sources: Sequence[Ids]) -> None:
+        lengths = [len(ids) for ids in sources]
+        self._ids_BS = pad_rows(sources)
+        self._places_BS = model.places(self._ids_BS)
+        self.structure = native.Sources(
+            count=len(sources),
+            longest=max(lengths),
+            rows=sum(lengths),
+            ids=self._ids_BS.ctypes.data,
+            places=None if self._places_BS is None else self._places_BS.ctypes.data,
+        )
+
+
+class _Texts:
+    """Gives every text a number."""
+
+    def __init__(self, text_of: Callable[[Ids], object]) -> None:
+        self._text_of = text_of
+        self._numbers: dict[object, int] = {}
+        self.error: BaseException | None = None
+
+    def number_of(self, ids: "ctypes._Pointer[ctypes.c_int32]", length: int) -> int:
+        try:
+            return self._numbers.setdefault(self._text_of(ids[:length]), len(self._numbers))
+        except BaseException as error:  # C cannot raise it
+            self.error = error
+            return -1
+
+
+def _check(status: int, number: int | None = None) -> None:
+    """Raise what a function in C reports; `number`: of the sentence it concerns."""
+    if status == native.NO_MEMORY:
+        raise MemoryError
+    if status == native.NOT_FINITE:
+        raise not_finite(number)
+
+
+def pad_rows(rows: Sequence[Ids]) -> NDArray[np.int64]:
+    """Return rows of ids side by side, padded at their ends."""
+    padded = np.full((len(rows), max(map(len, rows))), PAD_ID, dtype=np.int64)
+    for number, row in enumerate(rows):
+        padded[number, : len(row)] = row
+    return padded

@@ -1,0 +1,139 @@
+"""Files of tensors in the safetensors format, read without PyTorch and verified by their hash."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+
+from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.files import MEBIBYTE, read_bounded, reading
+
+LONGEST_HEADER = 100 * MEBIBYTE  # that safetensors reads
+FACTS = "seq2seq-cli"  # the name of an entry of the header
+
+# The types that PyTorch also has, by the names in a file.
+_TYPES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
+    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
+    **{"U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8"},
+    **{"BOOL": "bool", "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
+}
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+class StoredTensor(NamedTuple):
+    """A tensor as a file has it."""
+
+    dtype: str  # as NumPy and PyTorch call it
+    shape: tuple[int, ...]
+    data: bytearray | memoryview
+
+
+class WeightFile(NamedTuple):
+    """The content of a file."""
+
+    tensors: Mapping[str, StoredTensor]
+    sha256: str  # of the tensors and the facts about them
+
+
+def read_weight_file(path: Path, most_bytes: int | None = None) -> WeightFile:
+    """Read a file of tensors. Raises DamagedFileError if it is missing, or differs by one bit.
+
+    UserError if it has more than `most_bytes` or memory is too small, and OSError if it cannot be
+    read. It is not mapped into memory: safetensors hides why that fails, and where a page cannot be
+    read, Linux kills the process.
+    """
+    with reading(path):
+        size = path.stat().st_size  # Python reserves memory for what it is asked to read
+        try:
+            content = read_bounded(path, size if most_bytes is None else min(size, most_bytes))
+        except MemoryError:
+            raise UserError(f"{path} does not fit into memory") from None
+    try:
+        tensors = {
+            name: StoredTensor(_TYPES[stored["dtype"]], tuple(stored["shape"]), stored["data"])
+            for name, stored in deserialize(content)
+        }
+        facts = parse_metadata(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    except (SafetensorError, KeyError, ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is damaged ({error})") from None
+    except MemoryError:
+        raise UserError(f"{path} does not fit into memory") from None
+    expected_hash = facts.pop("sha256", None)  # other programs write none
+    sha256 = hash_of(tensors, facts)
+    if expected_hash is not None and expected_hash != sha256:
+        raise DamagedFileError(f"{path} is damaged: its content does not match its hash")
+    return WeightFile(tensors, sha256)
+
+
+def read_arrays(
+    path: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[dict[str, NDArray[np.float32]], str]:
+    """Read weights of these shapes in fp32, and their hash.
+
+    Raises UserError if the file has others, and as `read_weight_file`.
+    """
+    stored, sha256 = read_weights_of(path, shapes)
+    weights = {name: _as_float32(stored[name]) for name in shapes}
+    for name, array in weights.items():
+        if not np.isfinite(array).all():
+            raise damaged_by_nan(path, name)
+    return weights, sha256
+
+
+def read_weights_of(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> WeightFile:
+    """Read a file with floating-point tensors of these shapes; see `read_arrays`."""
+    most_bytes = 8 * sum(map(_size, shapes.values())) + LONGEST_HEADER
+    file = read_weight_file(path, most_bytes)
+    found = {
+        name: tensor.shape if tensor.dtype in _FLOATS else "no floats"
+        for name, tensor in file.tensors.items()
+    }
+    if found != shapes:
+        differing = sorted(n for n in {*shapes, *found} if shapes.get(n) != found.get(n))
+        raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
+    return file
+
+
+def damaged_by_nan(path: Path, name: str) -> DamagedFileError:
+    return DamagedFileError(f"{path} is damaged: {name} contains NaN or infinity")
+
+
+def parse_metadata(header: bytes) -> dict[str, Any]:
+    """Return the hash and the facts that `save_tensors` has written; another program's are none."""
+    content = json.loads(header)
+    metadata = content.get("__metadata__") if isinstance(content, dict) else None
+    metadata = metadata if isinstance(metadata, dict) else {}
+    if FACTS not in metadata:
+        return {"sha256": metadata["sha256"]} if "sha256" in metadata else {}
+    facts = json.loads(str(metadata[FACTS]))
+    if not isinstance(facts, dict):
+        raise ValueError(f"{FACTS} is not a JSON object")
+    return facts
+
+
+def hash_of(tensors: Mapping[str, StoredTensor], facts: Mapping[str, Any] | None = None) -> str:
+    """Return the SHA-256 of names, types, shapes and numbers, and of facts if there are any."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode() if facts else b"")
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} torch.{tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.data)
+    return digest.hexdigest()
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _as_float32(tensor: StoredTensor) -> NDArray[np.float32]:
+    if tensor.dtype == "bfloat16":  # the upper half of fp32
+        halves = np.frombuffer(tensor.data, np.uint16)
+        return (halves.astype(np.uint32) << 16).view(np.float32).reshape(tensor.shape)
+    with np.errstate(over="ignore"):  # infinity is reported as such
+        array = np.frombuffer(tensor.data, tensor.dtype).astype(np.float32, copy=False)
+    return array.reshape(tensor.shape)
