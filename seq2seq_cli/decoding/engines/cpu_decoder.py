@@ -22,7 +22,6 @@ from seq2seq_cli.decoding.engines.capabilities import (
     PositionTable,
     scaled_query,
 )
-from seq2seq_cli.decoding.engines.cpu_library import CPU, empty
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native import library as native
