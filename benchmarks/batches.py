@@ -5,7 +5,7 @@ python benchmarks/batches.py CONFIG [CONFIG ...] [--plans longer keys ...] [--se
 Trains each config with each plan and seed, one process of one thread after the other, and prints a
 row for each: what the last validation says, the share of padding, and CPU time. The plans:
 
-* longer: the project's own (`data/batches.py: plan_epoch`): pairs in random order, sorted by their
+* longer: the project's own (`data/batch_plan.py: plan_epoch`): pairs in random order, sorted by the
   longer side;
 * keys: sorted by the longer side, then by how much longer it is than the other side, up and down in
   turn: the least padding, and the project's own plan until 2026-11-22;
@@ -75,7 +75,7 @@ def plan_of(name: str) -> Callable[..., list[np.ndarray]] | None:
         for start in range(0, len(pairs), size):
             pool = shuffled[start : start + size]
             order = pool[orders[kind](src[pool], tgt[pool], generator)]
-            found += batches._split_into_batches(order, longer[order], tokens_per_batch)
+            found += batch_plan._split_into_batches(order, longer[order], tokens_per_batch)
         return [found[i] for i in generator.permutation(len(found))]
 
     return plan

@@ -43,7 +43,9 @@ class Interrupted(Exception):
 
 def of_system(error: OSError) -> str:
     """Return the system's message for an error, with the name of the file and what to do."""
-    what = f"{error.filename or 'system'}: {error.strerror or error}"
+    name = str(error.filename or "system")
+    name = short(name) if error.errno == errno.ENAMETOOLONG else name
+    what = f"{name}: {error.strerror or error}"
     if errno.errorcode.get(error.errno or 0) in _TEMPORARY:
         what += "; run the command again when the cause is gone"
     return what

@@ -46,6 +46,28 @@ def num_cores(root: Path = _ROOT) -> int:
     return cores
 
 
+def num_threads() -> int:
+    """Return the number of threads that this process computes with, PyTorch's if it is imported."""
+    if (torch := sys.modules.get("torch")) is not None:
+        return int(torch.get_num_threads())
+    return int(os.environ.get("OMP_NUM_THREADS") or num_cores())
+
+
+def set_num_threads(count: int) -> None:
+    """Set it for this process and its children, also if PyTorch is imported later."""
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(count)
+
+
+def may_have_gpu(root: Path = _ROOT) -> bool:
+    """Return False if there is no device of a GPU that PyTorch could use; PyTorch knows more."""
+    if os.name == "nt":
+        return True
+    devices = ("dev/nvidiactl", "dev/nvidia0", "dev/kfd", "dev/dxg")
+    return any((root / device).exists() for device in devices)
+
+
 def available_memory(root: Path = _ROOT) -> int:
     """Return the bytes of memory still available, within container limits."""
     meminfo = root / "proc/meminfo"

@@ -57,7 +57,7 @@ def read_weight_file(path: Path, most_bytes: int | None = None) -> WeightFile:
     try:
         tensors = {
             name: StoredTensor(_TYPES[stored["dtype"]], tuple(stored["shape"]), stored["data"])
-            for name, stored in deserialize(content)
+            for name, stored in deserialize(content)  # type: ignore[no-untyped-call]
         }
         facts = parse_metadata(content[8 : 8 + int.from_bytes(content[:8], "little")])
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:

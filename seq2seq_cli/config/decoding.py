@@ -71,11 +71,11 @@ class DecodingConfig(Section):
     """Allow <unk> in translations, and replace it with the source token that has the highest
     attention weight."""
     precision: DecodingPrecision = "auto"
-    """Precision of matrix products. auto: int8 (quantization) on CPUs with fast int8 instructions,
-    bf16 on GPUs that support it, else fp32; for evaluation always fp32."""
+    """Precision of matrix products. auto: int8 (quantization) on CPUs, bf16 on GPUs that
+    support it, else fp32; for evaluation always fp32."""
     engine: EngineName = "auto"
-    """Decoding engine. native: C code for CPUs with AVX-512; torch: PyTorch on CPUs with a
-    preallocated KV cache; plain: the model itself; auto: the first that supports the model."""
+    """Decoding engine. native: C code for CPUs; plain: the model itself, in PyTorch; auto: the
+    first that supports the model."""
     tokens_per_batch: Free[Annotated[int, Field(gt=0, le=10_000_000)]] = 4_096
     """Decoding batch size in source tokens, padding included."""
 
@@ -88,10 +88,15 @@ class DecodingConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _drop_removed_options(cls, given: Any) -> Any:
-        """Ignore `cuda_graphs: false`, which is in the configs of older run folders."""
-        if isinstance(given, dict) and given.get("cuda_graphs") is False:
-            return {name: value for name, value in given.items() if name != "cuda_graphs"}
-        return given
+        """Ignore `cuda_graphs: false` and `engine: torch`, which older run folders may have."""
+        if not isinstance(given, dict):
+            return given
+        removed = {("cuda_graphs", False), ("engine", "torch")}
+        return {
+            name: value
+            for name, value in given.items()
+            if not isinstance(value, bool | str) or (name, value) not in removed
+        }
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:

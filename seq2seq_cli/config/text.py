@@ -126,8 +126,8 @@ def is_symbol(text: str) -> bool:
 def _must_be_a_symbol(symbol: str) -> str:
     if not is_symbol(symbol):
         raise ValueError(
-            f"{symbol!r} cannot be a symbol: it is empty, contains white space or ▁, or is "
-            "already a special token"
+            f"{short(repr(symbol))} cannot be a symbol: it is empty, contains white space or ▁, "
+            "or is already a special token"
         )
     return symbol
 
@@ -144,7 +144,9 @@ def is_language(code: str) -> bool:
 
 def _must_be_a_language(code: str) -> str:
     if not is_language(code):
-        raise ValueError(f"{code!r} is not a language code such as de, pt-BR or zh-Hans (BCP 47)")
+        raise ValueError(
+            f"{short(repr(code))} is not a language code such as de, pt-BR or zh-Hans (BCP 47)"
+        )
     return code
 
 
@@ -157,16 +159,18 @@ def _two_fields(given: Any) -> Any:
         return None
     is_pair = isinstance(given, list | tuple) and len(given) == 2
     if not is_pair or any(type(name) not in (str, int) or name == "" for name in given):
-        raise ValueError(f"must be a list of two names, of source and target, not {given!r}")
+        raise ValueError(
+            f"must be a list of two names, of source and target, not {short(repr(given))}"
+        )
     if str(given[0]) == str(given[1]):
-        raise ValueError(f"source and target are both {given[0]}")
+        raise ValueError(f"source and target are both {short(str(given[0]))}")
     return str(given[0]), str(given[1])
 
 
 def _a_field(given: Any) -> Any:
     """Accept a name or a number."""
     if given is not None and (type(given) not in (str, int) or given == ""):
-        raise ValueError(f"must be one name or number, not {given!r}")
+        raise ValueError(f"must be one name or number, not {short(repr(given))}")
     return None if given is None else str(given)
 
 
@@ -248,8 +252,8 @@ class Corpus(Section):
             raise ValueError("features of src are its second column, after a tab: features: 2")
         if self.features in self.field_names:
             raise ValueError(
-                f"features have the field of source or target ({self.features}): name all three, "
-                "as fields: [1, 3] and features: 2 in a config, or --fields 1 3 --features 2"
+                f"features have the field of source or target ({short(self.features)}): name all "
+                "three, as fields: [1, 3] and features: 2 in a config, or --fields 1 3 --features 2"
             )
         columns = self.all_fields if self.format == ".tsv" else ()
         if any(not re.fullmatch("[1-9][0-9]{0,3}", column) for column in columns):
@@ -567,7 +571,7 @@ class TokenizerConfig(Section):
             case "user_defined_symbols":
                 for number, symbol in enumerate(value):
                     if symbol in value[:number]:
-                        return f"{symbol!r} is listed twice"
+                        return f"{short(repr(symbol))} is listed twice"
                     _must_be_a_symbol(symbol)
             case "split_digits" if value and not kinds & {*SUBWORDS}:
                 return "kinds char and word do not split numbers: choose bpe or unigram"

@@ -15,6 +15,8 @@ from pydantic import (
     model_serializer,
 )
 
+from seq2seq_cli.errors import short
+
 T = TypeVar("T")
 
 _MAX_INT = 2**31 - 1  # larger numbers overflow in arrays and other libraries
@@ -31,7 +33,7 @@ def _auto_or(wanted: str) -> WrapValidator:
         try:
             return check(value)
         except ValidationError:
-            raise ValueError(f"must be auto or {wanted}, not {value!r}") from None
+            raise ValueError(f"must be auto or {wanted}, not {short(repr(value))}") from None
 
     return WrapValidator(validate)
 
@@ -81,7 +83,7 @@ ModelPart = Literal["embeddings", "encoder", "decoder", "projection"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
-EngineName = Literal["auto", "native", "torch", "plain"]
+EngineName = Literal["auto", "native", "plain"]
 LengthPenalty = Literal["power", "gnmt"]
 
 

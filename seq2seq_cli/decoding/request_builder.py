@@ -7,7 +7,7 @@ from dataclasses import replace
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.lines.segmentation import Segment
 from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request
-from seq2seq_cli.decoding.search.word_rules import TargetWords
+from seq2seq_cli.decoding.target_words import TargetWords
 from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer

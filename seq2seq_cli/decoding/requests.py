@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID, UNK_ID
 
@@ -20,7 +18,7 @@ class WordEnds:
 
     def __init__(self, tokens: Iterable[int]) -> None:
         self.tokens = frozenset(tokens)
-        self.ids_N = torch.tensor(sorted(self.tokens), dtype=torch.int64)
+        self.ids = sorted(self.tokens)
 
 
 class Phrase(NamedTuple):

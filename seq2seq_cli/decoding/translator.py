@@ -2,36 +2,39 @@
 
 import functools
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
-import torch
-
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.data.seen_words import UnseenWords
 from seq2seq_cli.data.statistics import LengthLimit, TextStatistics, read_statistics
-from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, Precision
-from seq2seq_cli.decoding.engines.choice import make_decoder
+from seq2seq_cli.decoding.backends import (
+    Backend,
+    NativeBackend,
+    TorchBackend,
+    banned_words,
+    load_backend,
+)
+from seq2seq_cli.decoding.given_score import NOT_SCORED, GivenScore
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, Segment, distinct, segment_lines
 from seq2seq_cli.decoding.request_builder import RequestBuilder
-from seq2seq_cli.decoding.requests import Ids, num_at_length_limit
-from seq2seq_cli.decoding.search.scoring import NOT_SCORED, GivenScore, score_given
-from seq2seq_cli.decoding.search.search import search
-from seq2seq_cli.decoding.search.word_rules import BannedWords
+from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request, num_at_length_limit
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.model.device import choose_device, use_threads
-from seq2seq_cli.model.transformer import Transformer, build_model
-from seq2seq_cli.model.weights import load_weights
+from seq2seq_cli.native.library import Precision
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.features import TAB, feature_names, feature_symbols
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, load_tokenizers
+
+if TYPE_CHECKING:
+    from seq2seq_cli.decoding.engines.base import Decoder
+    from seq2seq_cli.model.transformer import Transformer
 
 LONGEST_PAIR = 8  # that is scored, times data.max_length: memory grows with the square of lengths
 _OVERRIDABLE = (
@@ -43,10 +46,11 @@ _OVERRIDABLE = (
 class Translator:
     """A trained model with its tokenizers.
 
-    Several threads may use one translator at the same time; each call computes on all of PyTorch's
-    threads (`torch.set_num_threads`), so one call at a time is as fast. A copy, also one sent to
-    another process, has its own weights. The first translator makes child processes that are
-    forked later use one thread, as OpenMP's threads do not survive a fork.
+    Several threads may use one translator at the same time; each call computes on all cores
+    (`OMP_NUM_THREADS` sets their number), so one call at a time is as fast. A copy, also one sent
+    to another process, has its own weights. PyTorch is imported only for what the native library
+    does not do; then child processes that are forked later use one thread, as OpenMP's threads do
+    not survive a fork.
 
     >>> translator = Translator.load("runs/quickstart")
     >>> translator.translate(["ich möchte ein Bier."])
@@ -55,39 +59,44 @@ class Translator:
 
     def __init__(
         self,
-        model: Transformer | Sequence[Transformer],
+        model: "Transformer | Sequence[Transformer] | Backend",
         tokenizers: Tokenizers,
         config: Config,
         statistics: TextStatistics | None = None,
-        decoder: Decoder | Precision = "fp32",
+        decoder: "Decoder | Precision" = "fp32",
     ) -> None:
         """Several models form an ensemble. `decoder`: an engine of these models, or its precision.
 
         `statistics` of the training text, if known, decide which lines are cut and, unless the
         config does, how long translations may become.
         """
-        _use_one_thread_after_fork()
         limit = statistics.length_limit if statistics is not None else LengthLimit()
         options, tgt = limit.resolve(config.decoding), tokenizers.tgt
-        self.models = (model,) if isinstance(model, Transformer) else tuple(model)
-        self.model = self.models[0]
         self.tokenizers = tokenizers
         self.config = config.model_copy(update={"decoding": options})
         self.statistics = statistics
-        if isinstance(decoder, str):
-            engine = config.decoding.engine
-            decoders = [make_decoder(model, decoder, engine) for model in self.models]
-            decoder = decoders[0] if len(decoders) == 1 else Ensemble(decoders)
-        self.decoder = decoder
+        self.backend = _backend(model, decoder, config)
+        if options.banned_words:
+            banned_words(tuple(options.banned_words), tgt)  # are they words?
         self._is_ranked = options.beam_size > 1
-        self._search = functools.partial(
-            search,
-            self.decoder,
-            config=options,
-            word_rules=[BannedWords(options.banned_words, tgt)] if options.banned_words else [],
-            text_of=tgt.to_text if options.n_best > 1 else tuple,
-        )
         self._request_builder = RequestBuilder(tgt, options, self._search)
+
+    @property
+    def models(self) -> "tuple[Transformer, ...]":
+        """The models in PyTorch, which this may import."""
+        return self.backend.models
+
+    @property
+    def model(self) -> "Transformer":
+        return self.models[0]
+
+    @property
+    def decoder(self) -> "Decoder":
+        """The engine, for searches in PyTorch."""
+        return self.backend.decoder
+
+    def _search(self, requests: Sequence[Request]) -> list[list[Hypothesis]]:
+        return self.backend.search(requests, self.config.decoding, self.tokenizers.tgt)
 
     @classmethod
     def load(
@@ -116,15 +125,10 @@ class Translator:
                 )
         config = load_config(run.config, overrides)
         tokenizers = load_tokenizers(run, config.tokenizer)
-        with torch.device("meta"):  # so that weights that do not fit cost no memory
-            model = build_model(config.model, tokenizers)
-        with use_threads(1):  # loading is bound by memory, not by cores
-            load_weights(model, weights)
-            model = model.to(choose_device(device)).eval()
-            asked = config.decoding.precision
-            asked = "fp32" if exact and asked == "auto" else asked
-            decoder = make_decoder(model, asked, config.decoding.engine)
-        return cls(model, tokenizers, config, read_statistics(run), decoder)
+        asked = config.decoding.precision
+        asked = "fp32" if exact and asked == "auto" else asked
+        backend = load_backend(weights, config, tokenizers, device, asked)
+        return cls(backend, tokenizers, config, read_statistics(run))
 
     @classmethod
     def ensemble(cls, translators: Sequence[Self]) -> Self:
@@ -135,14 +139,23 @@ class Translator:
         first = translators[0]
         if len({tuple(side.model for side in t.tokenizers) for t in translators}) > 1:
             raise UserError("the runs of an ensemble must have the same vocabulary")
+        from seq2seq_cli.decoding.engines.base import Ensemble
+
         models = [translator.model for translator in translators]
         decoder = Ensemble([translator.decoder for translator in translators])
         return cls(models, first.tokenizers, first.config, first.statistics, decoder)
 
+    def with_options(self, options: DecodingConfig) -> "Translator":
+        """Return one that decodes with other options, and has the same weights."""
+        config = self.config.model_copy(update={"decoding": options})
+        return type(self)(self.backend, self.tokenizers, config, self.statistics)
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Copy without the decoder: the copy builds its own, perhaps in another process."""
-        parts = (self.models, self.tokenizers, self.config, self.statistics)
-        return type(self), (*parts, self.decoder.precision)
+        parts = (self.tokenizers, self.config, self.statistics)
+        if isinstance(self.backend, NativeBackend):
+            return type(self), (self.backend, *parts)
+        return type(self), (self.models, *parts, self.backend.precision)
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """Return the translation of every line; an empty line gives an empty one.
@@ -280,8 +293,7 @@ class Translator:
         options = self.config.decoding
         if not any(outputs) and not options.replace_unk:
             return [NOT_SCORED] * len(pairs)
-        scores = score_given(
-            self.models,
+        scores = self.backend.score(
             [(segment.src_ids, ids) for segment, ids in pairs],
             options.tokens_per_batch,
             with_attention=outputs.alignment or options.replace_unk,
@@ -310,17 +322,24 @@ class Translator:
                     f"{LONGEST_PAIR} times data.max_length: split it into sentences. It begins "
                     f"with: {short(pair[0])}"
                 )
-        scores = score_given(self.models, ids, self.config.decoding.tokens_per_batch)
+        scores = self.backend.score(ids, self.config.decoding.tokens_per_batch)
         return [
             Translation(text, tuple(tgt.pieces_of(tokens)), log_probs=tuple(given.log_probs))
             for (_, text), tokens, given in zip(pairs, tgt_ids, scores, strict=True)
         ]
 
 
-@functools.cache
-def _use_one_thread_after_fork() -> None:
-    """Let forked children use one thread: OpenMP would wait for threads that they lack."""
-    os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
+def _backend(
+    model: "Transformer | Sequence[Transformer] | Backend",
+    decoder: "Decoder | Precision",
+    config: Config,
+) -> Backend:
+    if isinstance(model, NativeBackend | TorchBackend):
+        return model
+    models = tuple(model) if isinstance(model, Sequence) else (cast("Transformer", model),)
+    if isinstance(decoder, str):
+        return TorchBackend.of(models, decoder, config)
+    return TorchBackend(models, decoder)
 
 
 def check_features(pairs: Sequence[Pair], tokenizers: Tokenizers, name: str) -> None:

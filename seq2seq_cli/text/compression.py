@@ -92,6 +92,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             if compression is None:
                 yield packed
                 return
+            if not packed.peek(1):  # gzip and zstd would read an empty file as empty text
+                raise EOFError
             with cast(BinaryIO, compression.open(packed)) as file:
                 yield file
     except FileNotFoundError:
@@ -104,12 +106,12 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise UserError(f"{path} is not a whole {compression.name} file") from None
 
 
-def _opened_as_it_is(path: Path) -> BinaryIO:
+def _opened_as_it_is(path: Path) -> io.BufferedReader:
     """Open a file; a remote one gets a buffer, as its own reads lines slowly."""
     file = path.open("rb")
     if not is_remote(path):
         return file
-    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, file), _BUFFER))
+    return io.BufferedReader(cast(io.RawIOBase, file), _BUFFER)
 
 
 @contextmanager

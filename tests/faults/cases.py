@@ -125,8 +125,8 @@ def case_of_text(random: Random, folder: Path) -> Case:
     def loss(result: Result) -> str | None:
         (line,) = re.findall(rf"^{place}.* text .*", result.stdout, re.MULTILINE)
         counted = (
-            "pairs|unreadable" if place == "valid" else "pairs|with an empty side|over|unreadable"
-        )
+            "pairs?|unreadable" if place == "valid" else "pairs?|with an empty side|over|unreadable"
+        )  # a single one is "1 pair"
         numbers = re.findall(rf"([\d,]+) (?:{counted})", line)
         return expect(
             "lines counted", sum(int(n.replace(",", "")) for n in numbers), *num_lines[:1]

@@ -1,5 +1,6 @@
 """Random damage to bytes, to trees of plain data, and to files."""
 
+import copy
 import json
 import re
 import shutil
@@ -141,7 +142,8 @@ def _damage_entry(random: Random, node: Any, place: Any) -> None:
             place
         )
     else:
-        node[place] = random.choice(random.choice((ODD_VALUES, LIKELY_VALUES)))
+        # A copy: the next damage may be to this value, or put it into itself.
+        node[place] = copy.deepcopy(random.choice(random.choice((ODD_VALUES, LIKELY_VALUES))))
 
 
 def damage_file(random: Random, path: Path) -> None:

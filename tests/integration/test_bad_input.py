@@ -156,6 +156,7 @@ def test_invalid_input_gives_one_error_and_leaves_no_files(
         (("eval", ".", "--src", "a"), "give --src and --ref, or --pairs alone"),
         (("train", "x.yaml", "--device", "tpu"), "'tpu' is not one of"),
         (("train", "."), ". is a folder, not a config file"),
+        (("check", "x" * 30_000), f"error: {'x' * 97}...: File name too long\n"),
         (("check", "utf16.yaml"), "utf16.yaml is not UTF-8 text (byte 0)"),
         (("check", "list.yaml"), "list.yaml: a config must be a mapping of options"),
         (("check", "twice.yaml"), "twice.yaml, line 2: a is given twice"),

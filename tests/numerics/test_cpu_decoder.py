@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from rounded_models import LINEAR, rounded
+from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
 from small_models import (
     MODES,
     build,
@@ -23,7 +24,6 @@ from torch import Tensor, nn
 from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder, Precision
 from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, _Weights
-from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
 from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer

@@ -11,6 +11,7 @@ from types import FrameType, MethodType
 
 import pytest
 import torch
+from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder, num_threads
 from small_models import (
     GREEDY,
     MODES,
@@ -22,7 +23,6 @@ from small_models import (
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, PlainDecoder
-from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder, num_threads
 from seq2seq_cli.decoding.requests import NEVER_OUTPUT, Hypothesis, Phrase, Request, WordEnds
 from seq2seq_cli.decoding.search.beam import length_penalty
 from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens

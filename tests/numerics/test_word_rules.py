@@ -8,8 +8,9 @@ import torch
 from seq2seq_cli import Translator
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.decoding.search.banned_words import BannedWords
 from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens
-from seq2seq_cli.decoding.search.word_rules import BannedWords, TargetWords
+from seq2seq_cli.decoding.target_words import TargetWords
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer

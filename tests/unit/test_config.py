@@ -15,6 +15,7 @@ from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.errors import UserError
 
 MINIMAL = "data: {train: {src: a.de, tgt: a.en}}\n"
+LONG = "x" * 30_000
 
 
 def load(tmp_path: Path, text: str, *overrides: str) -> Config:
@@ -330,7 +331,23 @@ training:
         (MINIMAL, ("decoding.max_len_factor=1e300",), "must be auto or a number from 0 to 100"),
         (MINIMAL, (f"tokenizer.max_sentences={10**30}",), "must be at most 1000000000, not 1000"),
         (MINIMAL, ("model.layers=1000000",), "model.layers.encoder: must be at most 1000, not"),
-        (MINIMAL + "model: {norm: " + "x" * 30_000 + "}", (), "not 'xxxxx"),
+        (MINIMAL + "model: {norm: " + LONG + "}", (), "not 'xxxxx"),
+        (MINIMAL, (f"tokenizer.vocab_size={LONG}",), "from 8 to 10,000,000, not 'xxxxx"),
+        (MINIMAL, (f"data.train.tag='{LONG} x'",), "xxx... cannot be a symbol"),
+        (
+            MINIMAL,
+            (f"tokenizer.user_defined_symbols=[{LONG}, {LONG}]",),
+            "xxx... is listed twice",
+        ),
+        (MINIMAL, (f"data.languages={{src: {LONG}, tgt: de}}",), "xxx... is not a language code"),
+        (MINIMAL, (f"data.train.fields={LONG}",), "of source and target, not 'xxx"),
+        (MINIMAL, (f"data.train.fields=[{LONG}, {LONG}]",), "source and target are both xxx"),
+        (MINIMAL, (f"data.train.features=[{LONG}]",), "one name or number, not ['xxx"),
+        (
+            MINIMAL,
+            (f"data.train={{pairs: x.jsonl, fields: [{LONG}, x], features: {LONG}}}",),
+            "xxx...): name all three",
+        ),
     ],
 )
 def test_config_error_is_one_clear_line(tmp_path, text, overrides, expected):

@@ -4,15 +4,13 @@ Anything else is rejected: each lists the modules and the options of section `mo
 The plain engine runs the model's own code, which is right for every model.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale, rotations
+from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from seq2seq_cli.model.transformer import Transformer
@@ -22,13 +20,6 @@ MODULES: tuple[type[nn.Module], ...] = (
     *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, ScoreScale, FeedForward),
     *(Residual, Dropout, nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
 )
-# The options of section `model` of which engines know all values, with None in place of values.
-ALL_VALUES: Mapping[str, None] = {
-    **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "activation", "attention_bias")),
-    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
-    **dict.fromkeys(("embedding_scale", "tie_embeddings")),
-    **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
-}
 # What all layers must have in common, as it is read from the first one.
 _OF_ALL_LAYERS: tuple[tuple[str, Any, Callable[[Any], object]], ...] = (
     ("heads", MultiHeadAttention, lambda attention: attention.heads),
@@ -70,37 +61,3 @@ class Capabilities:
             if len({value_of(part) for part in model.modules() if isinstance(part, kind)}) > 1:
                 return f"layers differ in {option}"
         return None
-
-
-class PositionTable:
-    """What an engine needs to know of each position: its vector, TD, or its rotations, TJ2."""
-
-    def __init__(self, model: Transformer) -> None:
-        self._model = model
-        self._table = self._first(1)
-
-    def up_to(self, length: int) -> Tensor:
-        """Return at least the first `length` positions."""
-        table = self._table  # another thread may replace it by a shorter one
-        if length > len(table):
-            table = self._table = self._first(2 * length)
-        return table
-
-    def of_sources(self, src_BS: Tensor) -> Tensor | None:
-        """Return the position of every token of the sources; None: 0, 1, 2, ...."""
-        return self._model.source_positions(src_BS)
-
-    def _first(self, length: int) -> Tensor:
-        vectors_TD = self._model.position_vectors(0, length)
-        config, cpu = self._model.config, torch.device("cpu")
-        head_size = config.d_model // config.heads
-        return rotations(0, length, head_size, cpu) if vectors_TD is None else vectors_TD
-
-
-def scaled_query(attention: MultiHeadAttention) -> nn.Linear:
-    """Return the query projection such that q·k are the scores, which need no division by √K."""
-    scaled = attention.query_with_scale()
-    with torch.no_grad():
-        for part in scaled.parameters():
-            part.div_(math.sqrt(attention.head_size))
-    return scaled

@@ -10,23 +10,21 @@ import logging
 import torch
 
 from seq2seq_cli.config.types import DecodingPrecision, EngineName
-from seq2seq_cli.decoding.engines.base import Decoder, PlainDecoder, Precision
+from seq2seq_cli.decoding.engines.base import Decoder, PlainDecoder
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
-from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
-from seq2seq_cli.decoding.engines.torch_linear import has_int8
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import has_fast_bf16
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native.library import Precision
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 logger = logging.getLogger(__name__)
 
-Engine = CpuDecoder | TorchDecoder | PlainDecoder
+Engine = CpuDecoder | PlainDecoder
 
 # The fastest comes first; the last one computes every model.
 ENGINES: dict[EngineName, type[Engine]] = {
     "native": CpuDecoder,
-    "torch": TorchDecoder,
     "plain": PlainDecoder,
 }
 # By how much the logits of an engine may differ from the model's, relative to their norm. Rounding
@@ -57,8 +55,6 @@ def make_decoder(
     reasons: dict[EngineName, str] = {}
     for tried in precisions:
         for name in ENGINES if engine == "auto" else [engine]:
-            if precision == "auto" and tried == "int8" and name == "torch" and not has_int8():
-                continue
             reason = ENGINES[name].unsupported(model, tried)
             if reason is None:
                 decoder = ENGINES[name](model, tried)

@@ -7,8 +7,8 @@ line.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from seq2seq_cli.decoding.lines.segmentation import Segment
 from seq2seq_cli.text.words import split_words, words_of_spans
@@ -19,7 +19,7 @@ class Placed(NamedTuple):
     """A segment whose translation has its place in the text of the line's translation."""
 
     segment: Segment
-    attention_TS: Tensor  # of every target token over the source tokens; rows sum to 1
+    attention_TS: NDArray[np.float32]  # of every target token over the source tokens; rows sum to 1
     spans: Sequence[tuple[int, int]]  # of the target tokens in the text
     copies: dict[int, int]  # target tokens that copy the text of a source token
 
@@ -33,26 +33,29 @@ def align(
     word is the mean over its tokens; a source token that spans several words gives each of them an
     equal share.
     """
-    attention_MN = torch.zeros(len(split_words(text)), len(split_words(line)))
-    num_tokens_M = torch.zeros(len(attention_MN))
+    attention_MN = np.zeros((len(split_words(text)), len(split_words(line))), np.float32)
+    num_tokens_M = np.zeros(len(attention_MN), np.float32)
     for part in placed if len(attention_MN) else ():
         tgt_words = words_of_spans(text, part.spans)
         src_words = source_words(part.segment, tokenizer)
         tokens, words = _expanded(src_words)
-        shares = 1 / torch.tensor([len(token_words) for token_words in src_words])
-        attention_TN = torch.zeros(len(tgt_words), attention_MN.size(1))
-        attention_TN.index_add_(1, words, (part.attention_TS * shares)[:, tokens])
+        shares = np.float32(1) / np.array([len(token_words) for token_words in src_words])
+        attention_TN = np.zeros((len(tgt_words), attention_MN.shape[1]), np.float32)
+        np.add.at(attention_TN.T, words, (part.attention_TS * shares)[:, tokens].T)
         tokens, words = _expanded(tgt_words)
-        attention_MN.index_add_(0, words, attention_TN[tokens])
-        num_tokens_M.index_add_(0, words, torch.ones(len(words)))
+        np.add.at(attention_MN, words, attention_TN[tokens])
+        np.add.at(num_tokens_M, words, 1)
         for token, copied in part.copies.items():
             share, tgt, src = part.attention_TS[token, copied], tgt_words[token], src_words[copied]
             if len(tgt) == len(src):  # a copy of several words is aligned word by word
                 for target, source in zip(tgt, src, strict=True):
                     attention_MN[target, src.start : src.stop] -= share / len(src)
                     attention_MN[target, source] += share
-    attention_MN /= num_tokens_M.clamp(min=1)[:, None]
-    links = [(source, target) for target, source in enumerate(attention_MN.argmax(dim=1).tolist())]
+    attention_MN /= np.maximum(num_tokens_M, 1)[:, None]
+    links = []
+    if attention_MN.size:
+        sources = attention_MN.argmax(axis=1).tolist()
+        links = [(source, target) for target, source in enumerate(sources)]
     matrix = (tuple(round(share, 4) for share in row) for row in attention_MN.tolist())
     return tuple(sorted(links)), tuple(matrix)
 
@@ -67,8 +70,8 @@ def source_words(segment: Segment, tokenizer: Tokenizer) -> list[range]:
     ]
 
 
-def _expanded(words: Sequence[range]) -> tuple[Tensor, Tensor]:
+def _expanded(words: Sequence[range]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the indices of tokens and words, one pair for each word of a token."""
     tokens = [token for token, token_words in enumerate(words) for _ in token_words]
     indices = [word for token_words in words for word in token_words]
-    return torch.tensor(tokens, dtype=torch.int64), torch.tensor(indices, dtype=torch.int64)
+    return np.array(tokens, np.int64), np.array(indices, np.int64)

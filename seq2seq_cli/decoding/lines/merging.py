@@ -4,10 +4,10 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from seq2seq_cli.decoding.given_score import GivenScore
 from seq2seq_cli.decoding.lines.alignment import Placed, align
 from seq2seq_cli.decoding.lines.segmentation import Segment
 from seq2seq_cli.decoding.requests import Ids
-from seq2seq_cli.decoding.search.scoring import GivenScore
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.text.sentences import join_sentences, separator
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
@@ -82,7 +82,7 @@ def write_segments(
     line, placed = "", []
     for result in segments:
         assert result.given.attention_TS is not None
-        attention_TS = result.given.attention_TS.cpu()
+        attention_TS = result.given.attention_TS
         copies = {
             place: int(attention_TS[place].argmax())
             for place, token in enumerate(result.ids)

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
-import torch
-
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.lines.segmentation import Cuts
@@ -23,7 +21,13 @@ from seq2seq_cli.decoding.output_formats import WRITERS, OutputFormat
 from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.machine import available_memory, num_cores, retain_freed_pages
+from seq2seq_cli.machine import (
+    available_memory,
+    may_have_gpu,
+    num_cores,
+    retain_freed_pages,
+    set_num_threads,
+)
 from seq2seq_cli.processes import end_with_parent, held_signals, process_context, unblock_signals
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import WHOLE_FILE, Place, may_wait
@@ -100,7 +104,7 @@ def translate_stream(
     """
     if processes is None:
         num_bytes = file.stat().st_size if file is not None and file.is_file() else 0
-        is_on_cpu = job.device == "cpu" or not torch.cuda.is_available()
+        is_on_cpu = job.device == "cpu" or not _has_gpu()
         if is_on_cpu and num_bytes * place.share >= _LARGE_FILE:
             processes = automatic_processes(job, num_cores(), available_memory())
     processes = processes or 1
@@ -111,6 +115,14 @@ def translate_stream(
     if processes > 1:
         return _translate_in_processes(job, chunks, processes)
     return translate_chunks(job, job.load(), chunks, Cuts.report)
+
+
+def _has_gpu() -> bool:
+    if not may_have_gpu():
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def translate_chunks(
@@ -217,7 +229,7 @@ def _start_in_process(job: Job, processes: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
     unblock_signals()
     threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
-    torch.set_num_threads(max(1, num_cores() // processes))
+    set_num_threads(max(1, num_cores() // processes))
     _worker = Worker(job)
 
 

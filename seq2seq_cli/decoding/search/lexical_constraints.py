@@ -79,7 +79,7 @@ def allocate_beam(
         for phrase in phrases:
             has_just_ended = any(tuple(past[-len(form) :]) == form for form in phrase[:2])
             if phrase.word_ends is not None and has_just_ended:
-                ends_N = phrase.word_ends.ids_N.to(sums_WV.device)
+                ends_N = torch.tensor(phrase.word_ends.ids, device=sums_WV.device)
                 needed.append(int(ends_N[sums_WV[row, ends_N].argmax()]))
         pool.update((sums_WV[row, token].item(), row, token) for token in needed)
     alive = [candidate for candidate in pool if candidate[0] > -torch.inf]

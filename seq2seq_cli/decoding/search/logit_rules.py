@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.requests import NEVER_OUTPUT, Request
-from seq2seq_cli.decoding.search.word_rules import BannedWords
+from seq2seq_cli.decoding.search.banned_words import BannedWords
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID
 
 
@@ -76,10 +76,10 @@ class LogitRules:
                 force(logits_BWV[b], request.prefix[length])
             elif length == len(request.prefix) and request.after_prefix is not None:
                 # Only tokens that do not continue the word before them.
-                logits_WV, ids_N = logits_BWV[b], request.after_prefix.ids_N.to(logits_BWV.device)
-                logits_WN = logits_WV[:, ids_N]
+                logits_WV, ids = logits_BWV[b], request.after_prefix.ids
+                logits_WN = logits_WV[:, ids]
                 logits_WV.fill_(-torch.inf)
-                logits_WV[:, ids_N] = logits_WN
+                logits_WV[:, ids] = logits_WN
 
 
 def force(logits_WV: Tensor, token: int) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.data.batch_plan import bucket_by_length
+from seq2seq_cli.decoding.given_score import GivenScore, normalized_rows
 from seq2seq_cli.decoding.requests import (
     IMPOSSIBLE,
     NEVER_OUTPUT,
@@ -24,11 +25,10 @@ from seq2seq_cli.decoding.requests import (
     not_finite,
 )
 from seq2seq_cli.native import library as native
-from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
 Array = NDArray[Any]
 Result = TypeVar("Result")
-Score = tuple[list[float], NDArray[np.float32] | None]  # log-probabilities, attention TS
 
 
 class Model(Protocol):
@@ -44,14 +44,19 @@ class Model(Protocol):
         """Return the position of every token of the sources; None: 0, 1, 2, ...."""
 
 
-def can_search(
-    requests: Iterable[Request], config: DecodingConfig, word_rules: Sequence[object]
-) -> bool:
+def can_search(requests: Iterable[Request], config: DecodingConfig) -> bool:
     """Whether the search in C knows everything that is asked for."""
     if config.sampling or config.diversity_groups > 1 or config.repetition_penalty != 1:
         return False
+    if config.banned_words:
+        return False
     is_free = (not (r.prefix or r.after_prefix or r.required) for r in requests)
-    return not word_rules and all(is_free)
+    return all(is_free)
+
+
+def key_of_text(config: DecodingConfig, tokenizer: Tokenizer) -> Callable[[Ids], object]:
+    """Return the function by which the translations of a beam differ: their text."""
+    return tokenizer.to_text if config.n_best > 1 else tuple
 
 
 def search(
@@ -151,10 +156,10 @@ def score(
     *,
     with_attention: bool = False,
     threads: int = 1,
-) -> list[Score]:
-    """As search/scoring.py: score_given, in the model's precision; the fields of GivenScore."""
+) -> list[GivenScore]:
+    """As search/scoring.py: score_given, in the model's precision."""
 
-    def score_some(numbers: Sequence[int], threads: int) -> list[Score]:
+    def score_some(numbers: Sequence[int], threads: int) -> list[GivenScore]:
         return _score_batch(model, [pairs[i] for i in numbers], with_attention, threads)
 
     src_lengths, tgt_lengths = (
@@ -166,7 +171,7 @@ def score(
 
 def _score_batch(
     model: Model, pairs: Sequence[tuple[Ids, Ids]], with_attention: bool, threads: int
-) -> list[Score]:
+) -> list[GivenScore]:
     sources = _Sources(model, [[*src, EOS_ID] for src, _ in pairs])
     ids_BT = pad_rows([[*tgt, EOS_ID] for _, tgt in pairs])
     lengths = [len(tgt) + 1 for _, tgt in pairs]
@@ -193,19 +198,13 @@ def _score_batch(
     _check(status)
     if not np.isfinite(log_probs_P).all():
         raise not_finite()
-    scores: list[Score] = []
+    scores: list[GivenScore] = []
     for (src, _), start, end in zip(pairs, ends - lengths, ends, strict=True):
         attention_TS = None
         if attention_PS is not None:  # without EOS of source and target
             attention_TS = normalized_rows(attention_PS[start : end - 1, : len(src)])
-        scores.append((log_probs_P[start:end].tolist(), attention_TS))
+        scores.append(GivenScore(log_probs_P[start:end].tolist(), attention_TS))
     return scores
-
-
-def normalized_rows(attention_TS: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return attention whose rows sum to 1, unless all of a row is zero."""
-    sums_T1 = attention_TS.sum(axis=1, keepdims=True)
-    return attention_TS / np.maximum(sums_T1, np.finfo(np.float32).tiny)
 
 
 class _Sources:

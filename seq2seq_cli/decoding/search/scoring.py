@@ -5,33 +5,17 @@ B sentences, S source positions, T target positions, V target vocabulary.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from seq2seq_cli.data.batch_plan import bucket_by_length
+from seq2seq_cli.decoding.given_score import NOT_SCORED, GivenScore, without_eos
 from seq2seq_cli.decoding.requests import Ids, not_finite
 from seq2seq_cli.model.attention import AttentionLog, AttentionRecord
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
-
-
-class GivenScore(NamedTuple):
-    """The score of a given translation under the model."""
-
-    log_probs: list[float]  # of every token, EOS last
-    attention_TS: Tensor | None  # of every token over the source, both without EOS; rows sum to 1
-
-    def without_control_tokens(self, length: int) -> "GivenScore":
-        """Return the score without attention to the first `length` tokens, the control tokens."""
-        if self.attention_TS is None or not length:
-            return self
-        return self._replace(attention_TS=normalized_rows(self.attention_TS[:, length:]))
-
-
-NOT_SCORED = GivenScore([], None)
 
 
 @torch.inference_mode()
@@ -68,7 +52,9 @@ def score_given(
         for row, i in enumerate(batch):
             attention_TS = None
             if attention_BTS is not None:
-                attention_TS = without_eos(attention_BTS[row, : tgt_lengths[i], : src_lengths[i]])
+                attention_TS = without_eos(
+                    attention_BTS[row, : tgt_lengths[i], : src_lengths[i]].cpu().numpy()
+                )
             log_probs = log_probs_BT[row, : tgt_lengths[i]].tolist()
             if not math.isfinite(sum(log_probs)):
                 raise not_finite()
@@ -79,17 +65,6 @@ def score_given(
 def aligning_layer(cross: AttentionLog) -> AttentionRecord:
     """Return the cross-attention that aligns best: the last but one (Garg et al. 2019)."""
     return cross[max(0, len(cross) - 2)]
-
-
-def without_eos(attention_TS: Tensor) -> Tensor:
-    """Remove the last column and row, EOS of source and target; the rows sum to 1 again."""
-    return normalized_rows(attention_TS[..., :-1, :-1])
-
-
-def normalized_rows(attention_TS: Tensor) -> Tensor:
-    """Return attention whose rows sum to 1, unless all of a row is zero."""
-    smallest = torch.finfo(attention_TS.dtype).tiny  # for a head that attends to EOS alone
-    return attention_TS / attention_TS.sum(dim=-1, keepdim=True).clamp(min=smallest)
 
 
 def pad_rows(rows: Sequence[Ids]) -> Tensor:

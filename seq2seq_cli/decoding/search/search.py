@@ -12,11 +12,10 @@ from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.search import native_search
 from seq2seq_cli.decoding.search.active_batch import ActiveBatch
+from seq2seq_cli.decoding.search.banned_words import BannedWords
 from seq2seq_cli.decoding.search.beam import BeamSearch
 from seq2seq_cli.decoding.search.greedy import GreedySearch
 from seq2seq_cli.decoding.search.logit_rules import LogitRules
-from seq2seq_cli.decoding.search.native_search import can_search
-from seq2seq_cli.decoding.search.word_rules import BannedWords
 
 
 @torch.inference_mode()
@@ -33,7 +32,7 @@ def search(
     in a batch. The translations of a beam differ in what `text_of` makes of them. Raises
     NotFiniteError if the model computes NaN or infinity.
     """
-    if isinstance(decoder, CpuDecoder) and can_search(requests, config, word_rules):
+    if isinstance(decoder, CpuDecoder) and native_search.can_search(requests, config):
         threads = torch.get_num_threads()
         return native_search.search(decoder.native_model, requests, config, text_of, threads)
     width = config.n_best if config.sampling else config.beam_size

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.console import printable
+from seq2seq_cli.decoding.given_score import GivenScore, without_eos
 from seq2seq_cli.decoding.lines.alignment import Placed, align, source_words
 from seq2seq_cli.decoding.lines.merging import SegmentResult, write_segments
 from seq2seq_cli.decoding.lines.segmentation import Segment
 from seq2seq_cli.decoding.requests import Ids, not_finite
-from seq2seq_cli.decoding.search.scoring import GivenScore, aligning_layer, without_eos
+from seq2seq_cli.decoding.search.scoring import aligning_layer
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -170,7 +171,7 @@ def _study(
     recorded = model.record_attention(src_BS, tgt_BT[:, :-1])
     require_finite(recorded.logits_BTV)
     attention = recorded.attention
-    attention_TS = aligning_layer(attention["cross"]).weights_BHQM[0].mean(dim=0).cpu()
+    attention_TS = aligning_layer(attention["cross"]).weights_BHQM[0].mean(dim=0).cpu().numpy()
     given = GivenScore([], without_eos(attention_TS)).without_control_tokens(num_control)
     if forced is None:
         text, (placed,) = write_segments([SegmentResult(segment, ids, None, given)], tokenizers)

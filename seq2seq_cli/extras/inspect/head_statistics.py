@@ -20,14 +20,11 @@ from tqdm import tqdm
 
 from seq2seq_cli.data.batch_plan import bucket_by_length
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, padded_batch
+from seq2seq_cli.decoding.given_score import normalized_rows, without_eos
 from seq2seq_cli.decoding.lines.alignment import Placed, align
 from seq2seq_cli.decoding.lines.segmentation import Segment
 from seq2seq_cli.decoding.requests import Ids
-from seq2seq_cli.decoding.search.scoring import (
-    aligning_layer,
-    normalized_rows,
-    without_eos,
-)
+from seq2seq_cli.decoding.search.scoring import aligning_layer
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
@@ -217,8 +214,8 @@ def _agreement(
 
 def _links(weights_TS: Tensor, pair: TokenPair, tokenizers: Tokenizers) -> set[tuple[int, int]]:
     """Align the words of a pair by padded attention."""
-    weights_TS = without_eos(weights_TS[: len(pair.tgt) + 1, : len(pair.src_ids) + 1])
-    attention_TS = normalized_rows(weights_TS[:, len(pair.control_ids) :])
+    of_words_TS = weights_TS[: len(pair.tgt) + 1, : len(pair.src_ids) + 1].numpy()
+    attention_TS = normalized_rows(without_eos(of_words_TS)[:, len(pair.control_ids) :])
     text, spans = tokenizers.tgt.spans(pair.text.tgt)
     placed = Placed(Segment(pair.src, pair.text.src), attention_TS, spans, {})
     return set(align(pair.text.src, text, [placed], tokenizers.src)[0])

@@ -14,8 +14,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
@@ -30,7 +28,7 @@ from seq2seq_cli.extras.serve.messages import (
     packed,
 )
 from seq2seq_cli.extras.serve.served_run import RunToServe
-from seq2seq_cli.machine import retain_freed_pages
+from seq2seq_cli.machine import retain_freed_pages, set_num_threads
 from seq2seq_cli.processes import unblock_signals
 
 _WARM_UP = "Hello."
@@ -41,7 +39,7 @@ class LoadedRun:
 
     def __init__(self, run: RunToServe) -> None:
         self._translator = Translator.load(run.run_dir, run.device, run.overrides, which=run.which)
-        self.is_on_cpu = self._translator.decoder.device.type == "cpu"
+        self.is_on_cpu = self._translator.backend.device_type == "cpu"
         self._variant = functools.lru_cache(maxsize=64)(self._make_variant)
 
     def translate(self, batch: Batch) -> BatchResult:
@@ -101,13 +99,7 @@ class LoadedRun:
             beam_size = max(of_run.beam_size, options.width)
             changes |= {"beam_size": beam_size, "sampling": False, "diversity_groups": 1}
         decoding = of_run.model_copy(update=changes)
-        return Translator(
-            self._translator.models,
-            self._translator.tokenizers,
-            self._translator.config.model_copy(update={"decoding": decoding}),
-            self._translator.statistics,
-            self._translator.decoder,
-        )
+        return self._translator.with_options(decoding)
 
 
 def _reported(translation: Translation, options: SearchOptions) -> SentenceOutput:
@@ -128,7 +120,7 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the server ends this process when it is done
         signal.signal(number, signal.SIG_IGN)
     unblock_signals()
-    torch.set_num_threads(1)
+    set_num_threads(1)
     retain_freed_pages()
     try:
         loaded = [LoadedRun(run) for run in runs]

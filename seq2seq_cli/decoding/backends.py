@@ -1,0 +1,206 @@
+"""What a translator computes with: the native library alone, or models in PyTorch.
+
+PyTorch takes a second to import. It is imported where the library cannot do what is asked for.
+"""
+
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.config.types import DecodingPrecision, DeviceName
+from seq2seq_cli.decoding.engines.native_model import NativeModel, parameter_shapes, unsupported
+from seq2seq_cli.decoding.given_score import GivenScore
+from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
+from seq2seq_cli.decoding.search import native_search
+from seq2seq_cli.machine import may_have_gpu, num_threads, set_num_threads
+from seq2seq_cli.native.library import Precision
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer, Tokenizers
+from seq2seq_cli.weight_file import read_arrays
+
+if TYPE_CHECKING:
+    from seq2seq_cli.decoding.engines.base import Decoder
+    from seq2seq_cli.decoding.search.banned_words import BannedWords
+    from seq2seq_cli.model.transformer import Transformer
+
+Pairs = Sequence[tuple[Ids, Ids]]  # source and target ids without EOS
+
+
+class Backend(Protocol):
+    """Searches and scores with one model, or with several together."""
+
+    @property
+    def precision(self) -> Precision: ...
+
+    @property
+    def device_type(self) -> str:
+        """Return cpu or cuda."""
+
+    @property
+    def models(self) -> "tuple[Transformer, ...]": ...
+
+    @property
+    def decoder(self) -> "Decoder": ...
+
+    def search(
+        self, requests: Sequence[Request], config: DecodingConfig, tokenizer: Tokenizer
+    ) -> list[list[Hypothesis]]:
+        """See search/search.py: search; the tokenizer is the target's."""
+
+    def score(
+        self, pairs: Pairs, tokens_per_batch: int, *, with_attention: bool = False
+    ) -> list[GivenScore]:
+        """See search/scoring.py: score_given."""
+
+
+class StoredModel(NamedTuple):
+    """A file of weights, and what else it takes to build its model."""
+
+    path: Path
+    config: ModelConfig
+    tokenizers: Tokenizers
+
+    def read(self, precision: Precision) -> NativeModel:
+        """Read the weights for the library. Raises UserError if the file does not fit."""
+        src, tgt = self.tokenizers
+        shapes = parameter_shapes(
+            self.config, len(src), len(tgt), is_shared=self.tokenizers.is_shared
+        )
+        weights, _ = read_arrays(self.path, shapes)
+        return NativeModel.of(weights, self.config, precision, len(src.features))
+
+    def load(self, device: DeviceName) -> "Transformer":
+        """Build the model in PyTorch. Raises UserError if the file does not fit."""
+        import torch
+
+        from seq2seq_cli.model.device import choose_device, use_threads
+        from seq2seq_cli.model.transformer import build_model
+        from seq2seq_cli.model.weights import load_weights
+
+        with torch.device("meta"):  # so that weights that do not fit cost no memory
+            model = build_model(self.config, self.tokenizers)
+        with use_threads(1):  # loading is bound by memory, not by cores
+            load_weights(model, self.path)
+            return model.to(choose_device(device)).eval()
+
+
+class NativeBackend:
+    """One model in C. Other searches than those in C use PyTorch, on the same weights."""
+
+    device_type = "cpu"
+
+    def __init__(self, stored: StoredModel, model: NativeModel) -> None:
+        self._stored = stored
+        self._model = model
+        self.precision = model.precision
+
+    def __reduce__(self) -> tuple[type["NativeBackend"], tuple[StoredModel, NativeModel]]:
+        return NativeBackend, (self._stored, self._model)
+
+    @functools.cached_property
+    def models(self) -> "tuple[Transformer, ...]":
+        return (self._stored.load("cpu"),)
+
+    @functools.cached_property
+    def decoder(self) -> "Decoder":
+        from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
+
+        return CpuDecoder(self._model)
+
+    @functools.cached_property
+    def _exact(self) -> NativeModel:
+        return self._model if self.precision == "fp32" else self._stored.read("fp32")
+
+    def search(
+        self, requests: Sequence[Request], config: DecodingConfig, tokenizer: Tokenizer
+    ) -> list[list[Hypothesis]]:
+        if not native_search.can_search(requests, config):
+            return _search_in_torch(self.decoder, requests, config, tokenizer)
+        text_of = native_search.key_of_text(config, tokenizer)
+        return native_search.search(self._model, requests, config, text_of, num_threads())
+
+    def score(
+        self, pairs: Pairs, tokens_per_batch: int, *, with_attention: bool = False
+    ) -> list[GivenScore]:
+        return native_search.score(
+            self._exact, pairs, tokens_per_batch, with_attention=with_attention,
+            threads=num_threads(),
+        )  # fmt: skip
+
+
+class TorchBackend:
+    """Models in PyTorch, and the decoder of one, or of an ensemble."""
+
+    def __init__(self, models: "Sequence[Transformer]", decoder: "Decoder") -> None:
+        _use_one_thread_after_fork()
+        self.models = tuple(models)
+        self.decoder = decoder
+        self.precision = decoder.precision
+        self.device_type = decoder.device.type
+
+    @classmethod
+    def of(
+        cls, models: "Sequence[Transformer]", precision: DecodingPrecision, config: Config
+    ) -> "TorchBackend":
+        """Choose the engine for one model, or for each of an ensemble."""
+        from seq2seq_cli.decoding.engines.base import Ensemble
+        from seq2seq_cli.decoding.engines.choice import make_decoder
+
+        engine = config.decoding.engine
+        decoders = [make_decoder(model, precision, engine) for model in models]
+        return cls(models, decoders[0] if len(decoders) == 1 else Ensemble(decoders))
+
+    def search(
+        self, requests: Sequence[Request], config: DecodingConfig, tokenizer: Tokenizer
+    ) -> list[list[Hypothesis]]:
+        return _search_in_torch(self.decoder, requests, config, tokenizer)
+
+    def score(
+        self, pairs: Pairs, tokens_per_batch: int, *, with_attention: bool = False
+    ) -> list[GivenScore]:
+        from seq2seq_cli.decoding.search.scoring import score_given
+
+        return score_given(self.models, pairs, tokens_per_batch, with_attention=with_attention)
+
+
+@functools.cache
+def _use_one_thread_after_fork() -> None:
+    """Let forked children use one thread: OpenMP would wait for threads that they lack."""
+    os.register_at_fork(after_in_child=functools.partial(set_num_threads, 1))
+
+
+def _search_in_torch(
+    decoder: "Decoder", requests: Sequence[Request], config: DecodingConfig, tokenizer: Tokenizer
+) -> list[list[Hypothesis]]:
+    from seq2seq_cli.decoding.search.search import search
+
+    rules = [banned_words(tuple(config.banned_words), tokenizer)] if config.banned_words else []
+    text_of = native_search.key_of_text(config, tokenizer)
+    return search(decoder, requests, config, rules, text_of)
+
+
+@functools.lru_cache(maxsize=4)
+def banned_words(words: tuple[str, ...], tokenizer: Tokenizer) -> "BannedWords":
+    """Return the rule against some words. Raises UserError for an empty one."""
+    from seq2seq_cli.decoding.search.banned_words import BannedWords
+
+    return BannedWords(words, tokenizer)
+
+
+def load_backend(
+    path: Path,
+    config: Config,
+    tokenizers: Tokenizers,
+    device: DeviceName,
+    precision: DecodingPrecision,
+) -> Backend:
+    """Load weights: for the native library alone if it decodes this model on this device."""
+    stored = StoredModel(path, config.model, tokenizers)
+    chosen: Precision = "int8" if precision == "auto" else precision
+    on_cpu = device == "cpu" or (device == "auto" and not may_have_gpu())
+    if on_cpu and config.decoding.engine != "plain" and not unsupported(config.model, chosen):
+        return NativeBackend(stored, stored.read(chosen))
+    return TorchBackend.of([stored.load(device)], precision, config)

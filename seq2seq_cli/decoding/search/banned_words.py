@@ -1,0 +1,68 @@
+"""Words that no translation may contain.
+
+B sentences, W hypotheses of each, T positions, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.decoding.target_words import TargetWords, starts_inside_word
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.words import is_spaceless
+from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizer
+
+
+class BannedWords:
+    """Words that no translation may contain, however they are split into tokens.
+
+    When tokens have spelt a banned word, a letter must follow, which makes it another word. In a
+    script without spaces, and of punctuation, the token that would complete the word is forbidden.
+    Anything else (a phrase, or any word if tokens are words) is forbidden in its usual tokens only.
+    """
+
+    def __init__(self, words: Sequence[str], tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        normalized = [tokenizer.normalize(word) for word in words]
+        if "" in normalized:
+            raise UserError("decoding.banned_words: an empty word cannot be banned")
+        target = TargetWords(tokenizer)
+        self._ends_word_V = ~torch.tensor(target.continues_word)
+        of_parts = any(target.continues_word)
+        spaceless = [
+            word
+            for word in normalized
+            if is_spaceless(word) or (of_parts and not any(map(starts_inside_word, word)))
+        ]
+        whole = [word for word in normalized if of_parts and all(map(starts_inside_word, word))]
+        self._words = frozenset(whole)
+        others = [word for word in normalized if word not in (*whole, *spaceless)]
+        sequences = (tokenizer.to_ids(word) for word in others)
+        self._sequences = [ids for ids in sequences if UNK_ID not in ids]
+        self._completing = {
+            word: [(token, s) for token, s in enumerate(target.surfaces) if set(s) & set(word)]
+            for word in spaceless
+        }
+
+    def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
+        for logits_WV, past_WT in zip(logits_BWV, past_BWT.tolist(), strict=True):
+            for logits_V, past in zip(logits_WV, past_WT, strict=True):
+                self._forbid(logits_V, past)
+
+    def _forbid(self, logits_V: Tensor, past: Ids) -> None:
+        for *begun, last in self._sequences:
+            if not begun or past[-len(begun) :] == begun:
+                logits_V[last] = -torch.inf
+        text = self._tokenizer.to_text(past)
+        start = len(text)  # of the last word
+        while start and starts_inside_word(text[start - 1]):
+            start -= 1
+        if text[start:] in self._words:
+            logits_V[: len(self._ends_word_V)][self._ends_word_V.to(logits_V.device)] = -torch.inf
+        for word, candidates in self._completing.items():
+            tail = text[max(0, len(text) - len(word) + 1) :]
+            for token, surface in candidates:
+                if word in tail + surface:
+                    logits_V[token] = -torch.inf
