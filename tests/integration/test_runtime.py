@@ -8,11 +8,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from commands import ROOT
+from commands import ROOT, Command
+from number_task import write_config
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from served import names_config, serving
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROGRAM = (sys.executable, "-S", "-m", "seq2seq_cli")
 METADATA = "Metadata-Version: 2.1\nName: seq2seq-runtime\nVersion: 0\n"
 
 
@@ -34,31 +37,56 @@ def link_packages(folder: Path, requirements: list[str], linked: set[str]) -> No
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory):
-    """Return a function that runs `seq2seq` with the packages of the runtime and none other."""
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables with which Python finds the packages of the runtime and none other."""
     folder = tmp_path_factory.mktemp("packages")
     extra = PROJECT["project"]["optional-dependencies"]["serve"]
     link_packages(folder, [*PROJECT["tool"]["seq2seq-runtime"]["dependencies"], *extra], set())
     (folder / "seq2seq_cli").symlink_to(ROOT / "seq2seq_cli")
     (folder / "seq2seq_runtime-0.dist-info").mkdir()
     (folder / "seq2seq_runtime-0.dist-info/METADATA").write_text(METADATA)
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-S", "-m", "seq2seq_cli", *arguments],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"},
-            capture_output=True,
-            text=True,
-        )
-
-    return run
+    return {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
 
 
-def test_a_command_that_needs_pytorch_says_what_to_install(run):
-    refused = run("train", "configs/quickstart.yaml")
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
+    """A run that translates names of digits."""
+    folder = tmp_path_factory.mktemp("names")
+    write_config(folder, names_config(folder, src="de", tgt="en"))
+    trained = seq2seq("train", folder / "numbers.yaml", "--run-dir", folder / "run")
+    assert trained.exit_code == 0, trained.stderr
+    return folder / "run"
+
+
+def run(*arguments: object, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_command_that_needs_pytorch_says_what_to_install(environment):
+    refused = run("train", "configs/quickstart.yaml", environment=environment)
     assert refused.returncode == 2
     assert refused.stderr == (
         "error: this needs the package torch, which seq2seq-runtime is installed without: "
         "pip uninstall seq2seq-runtime, then pip install seq2seq-cli\n"
     )
+
+
+@pytest.mark.parametrize("options", [(), ("--beam-size", "4", "--n-best", "2", "--format", "tsv")])
+def test_it_translates_as_with_pytorch(names, seq2seq, environment, options):
+    sentences = ("four two", "one nine seven seven")
+    with_pytorch = seq2seq("translate", names, *sentences, *options)
+    without = run("translate", names, *sentences, *options, environment=environment)
+    assert (without.returncode, without.stdout) == (0, with_pytorch.stdout), without.stderr
+
+
+def test_it_serves(names, environment):
+    with serving(names, program=[*PROGRAM, "serve"], environment=environment) as server:
+        translations = server.translate(["four two", "one nine seven seven"])["translatedText"]
+        assert len(translations) == 2 and all(translations)
+        assert server.ask("/").status == 200
