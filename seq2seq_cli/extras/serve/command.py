@@ -121,8 +121,8 @@ def serve(
 
     if not hasattr(os, "fork"):
         raise UserError(
-            "seq2seq serve needs Linux or macOS: the processes that translate are forks, which share "
-            "a model; on Windows it runs in the Windows Subsystem for Linux (WSL)"
+            "seq2seq serve needs Linux or macOS: the processes that translate are forks, which "
+            "share a model; on Windows it runs in the Windows Subsystem for Linux (WSL)"
         )
     check_model_of_runs(model, runs)
     pairs: list[LanguagePair | None] = [languages_from_option(pair) for pair in langs or ()]
