@@ -50,7 +50,7 @@ demo: install
 	@paste runs/quickstart/demo.de runs/quickstart/demo.en | awk -F '\t' '{ print "  " $$1; print "    → " $$2 }'
 	@echo
 
-# For all platforms, in two minutes: Zig's C compiler is a package of 440 MB.
+# For all platforms, in five minutes: Zig's C compiler is a package of 440 MB.
 .venv/installed-wheels: .venv/installed
 	$(PIP) --group wheels
 	touch $@
