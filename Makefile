@@ -9,7 +9,7 @@ BIN := .venv/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check install --no-compile --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test test-extras faults sanitize check format figures docs linkcheck
+.PHONY: install demo wheels test test-extras faults sanitize check format figures docs linkcheck
 
 install: .venv/installed
 
@@ -49,6 +49,15 @@ demo: install
 	@echo; echo "Five sentences that were not in the training text, and their translations:"; echo
 	@paste runs/quickstart/demo.de runs/quickstart/demo.en | awk -F '\t' '{ print "  " $$1; print "    → " $$2 }'
 	@echo
+
+# For all platforms, in five minutes: Zig's C compiler is a package of 440 MB.
+.venv/installed-wheels: .venv/installed
+	$(PIP) --group wheels
+	touch $@
+
+wheels: .venv/installed-wheels
+	rm -rf dist build
+	$(BIN)/python make_wheels.py
 
 test: .venv/installed-test
 	$(PYTEST) --ignore tests/extras

@@ -6,6 +6,8 @@ import shlex
 import urllib.parse
 from pathlib import Path
 
+RUNTIME = "seq2seq-runtime"  # the distribution for machines that only translate
+
 # Temporary errors: of a network file system, a disk, or memory and files in use by others.
 _TEMPORARY = {"EIO", "ESTALE", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ETIMEDOUT"}
 
@@ -55,21 +57,32 @@ def short(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
+def installed_as() -> str:
+    """Return the name of the installed distribution, `seq2seq-cli` if both or neither are."""
+    import importlib.metadata  # 20 ms, for an error only
+
+    for name in ("seq2seq-cli", RUNTIME):
+        if any(importlib.metadata.distributions(name=name)):
+            return name
+    return "seq2seq-cli"
+
+
 def pip_arguments(extra: str) -> str:
     """Return the arguments of `pip install` that install this program with an extra.
 
     pip records the folder or file that it installed from (PEP 610, `direct_url.json`), if it was
     not an index.
     """
-    import importlib.metadata  # 20 ms, for an error only
+    import importlib.metadata
 
-    found = importlib.metadata.distributions(name="seq2seq-cli")
+    distribution = installed_as()
+    found = importlib.metadata.distributions(name=distribution)
     record = next(filter(None, (each.read_text("direct_url.json") for each in found)), "{}")
     source = json.loads(record)
     url = urllib.parse.urlsplit(source.get("url", ""))
     path = Path(urllib.parse.unquote(url.path))
     if url.scheme != "file" or not path.exists():
-        return shlex.quote(f"seq2seq-cli[{extra}]")
+        return shlex.quote(f"{distribution}[{extra}]")
     folder = "." if path.samefile(Path()) else path
     is_editable = bool(source.get("dir_info", {}).get("editable"))  # and stays so
     return "--editable " * is_editable + shlex.quote(f"{folder}[{extra}]")

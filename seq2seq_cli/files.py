@@ -1,7 +1,6 @@
 """Atomic writing, locks, and bounded reading of files that may come from anywhere."""
 
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -11,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli.errors import DamagedFileError, UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 MEBIBYTE = 1 << 20
 
@@ -66,8 +70,10 @@ def is_listed(path: Path) -> bool:
 
 
 def fsync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Flush a file, or the entries of a folder, to the disk; on Windows files only."""
+    if os.name == "nt" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         with naming(path):
             os.fsync(descriptor)
@@ -75,13 +81,16 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def lock(descriptor: int, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
-    """Lock an open file until it is closed; return False on file systems without locks.
+def lock(descriptor: int, *, shared: bool = False, waits: bool = False) -> bool:
+    """Lock an open file until it is closed; return False on systems and file systems without locks.
 
-    Raises BlockingIOError if another process has the lock and `kind` does not wait.
+    Raises BlockingIOError if another process has the lock, unless it waits for it.
     """
+    if fcntl is None:
+        return False
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
-        fcntl.flock(descriptor, kind)
+        fcntl.flock(descriptor, kind if waits else kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise

@@ -5,7 +5,6 @@ Does not import torch.
 
 import ctypes
 import os
-import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +71,10 @@ def may_have_gpu(root: Path = _ROOT) -> bool:
 def available_memory(root: Path = _ROOT) -> int:
     """Return the bytes of memory still available, within container limits."""
     meminfo = root / "proc/meminfo"
+    if sys.platform == "win32":
+        status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX, which begins with its size
+        ctypes.WinDLL("kernel32").GlobalMemoryStatusEx(status)
+        return status[2]
     if not meminfo.exists():
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     available = _numbers(meminfo)["MemAvailable:"] << 10
@@ -93,6 +96,13 @@ def peak_memory() -> int:
     if status.exists():  # getrusage's peak includes the parent process's
         (peak,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(peak.split()[1]) << 10
+    if sys.platform == "win32":
+        counters = (ctypes.c_size_t * 9)()  # PROCESS_MEMORY_COUNTERS; -1 is this process
+        size = ctypes.sizeof(counters)
+        ctypes.WinDLL("kernel32").K32GetProcessMemoryInfo(ctypes.c_void_p(-1), counters, size)
+        return counters[1]
+    import resource
+
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak_rss if sys.platform == "darwin" else peak_rss << 10
 

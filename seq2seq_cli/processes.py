@@ -18,6 +18,8 @@ from seq2seq_cli.errors import UserError
 
 Result = TypeVar("Result")
 
+_BLOCKS_SIGNALS = hasattr(signal, "pthread_sigmask")  # Windows does not
+
 
 class ProcessDiedError(UserError):
     """A process has ended without a result."""
@@ -32,7 +34,7 @@ def process_context(*imports: str) -> BaseContext:
     imports and the environment, in which PYTHONPATH is `sys.path`. Elsewhere it is `spawn`.
     """
     with _same_import_path():
-        resource_tracker.ensure_running()  # which unblocks signals when it starts
+        _start_resource_tracker()
         if sys.platform != "linux":
             return multiprocessing.get_context("spawn")
         context = multiprocessing.get_context("forkserver")
@@ -52,7 +54,7 @@ def call_in_new_process(work: Callable[[], Result]) -> Result:
     The process ends with this one. Raises what `work` raised, or ProcessDiedError.
     """
     with _same_import_path():
-        resource_tracker.ensure_running()  # which unblocks signals when it starts
+        _start_resource_tracker()
         pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         with held_signals(signal.SIGINT):
             future = pool.submit(_call, work)
@@ -71,9 +73,15 @@ def _call(work: Callable[[], Result]) -> Result:
     return work()
 
 
+def _start_resource_tracker() -> None:
+    if _BLOCKS_SIGNALS:  # which it unblocks when it starts
+        resource_tracker.ensure_running()
+
+
 def unblock_signals() -> None:
     """Unblock Ctrl-C and SIGTERM in a process that was started while they were held."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    if _BLOCKS_SIGNALS:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 @contextmanager
@@ -82,6 +90,9 @@ def held_signals(*numbers: signal.Signals) -> Iterator[None]:
 
     They would interrupt the import of PyTorch with a traceback, or end a server that others need.
     """
+    if not _BLOCKS_SIGNALS:
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
@@ -115,7 +126,7 @@ def has_terminal() -> bool:
     try:
         with Path("/dev/tty").open("rb", buffering=0) as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except OSError:
+    except (OSError, AttributeError):  # AttributeError: Windows
         return False
 
 

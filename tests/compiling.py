@@ -5,9 +5,9 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from seq2seq_cli.native.sources import C_FILES, FLAGS, FOLDER, LINK_FLAGS, library_name, source_hash
+from seq2seq_cli.native.sources import C_FILES, FLAGS, FOLDER, LIBRARY_NAME, LINK_FLAGS, source_hash
 
-LIBRARY = FOLDER / library_name()
+LIBRARY = FOLDER / LIBRARY_NAME
 COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
 
 

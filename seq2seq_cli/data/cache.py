@@ -1,7 +1,6 @@
 """The cache of token ids and line counts: folder, size limit, and locks on the stores in use."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -78,7 +77,7 @@ def writing(key: str) -> Iterator[None]:
         for _ in range(_MOST_TRIES):
             file = stack.enter_context(path.open("w"))
             with naming(path):
-                lock_file(file.fileno(), fcntl.LOCK_EX)  # without locks, the last store is kept
+                lock_file(file.fileno(), waits=True)  # without locks, the last store is kept
             if _is_at(path, file.fileno()):
                 break
             stack.close()  # its last holder has removed it
@@ -87,7 +86,8 @@ def writing(key: str) -> Iterator[None]:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(PermissionError):  # of Windows, as it is open
+                path.unlink(missing_ok=True)
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
@@ -107,7 +107,9 @@ def lock(folder: Path) -> int:
         descriptor = os.open(folder / FACTS, os.O_RDONLY)
     try:
         with naming(folder / FACTS):
-            lock_file(descriptor, fcntl.LOCK_SH)  # without locks, no store is ever removed
+            lock_file(
+                descriptor, shared=True, waits=True
+            )  # without locks, no store is ever removed
         with reading(folder / FACTS):
             is_same = os.path.samestat(os.fstat(descriptor), (folder / FACTS).stat())
         if not is_same:
@@ -132,7 +134,8 @@ def make_room() -> None:
         if total <= limit or time.time() - last_used < _JUST_USED:
             break
         with suppress(OSError), (folder / FACTS).open("ab") as file:  # NFS: to write
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if it is in use
+            if not lock_file(file.fileno()):  # an error if it is in use
+                continue
             for name in FILES:  # the locked one last
                 (folder / name).unlink(missing_ok=True)
             folder.rmdir()

@@ -9,10 +9,12 @@ machines, and segments of unchanged files are reused.
 
 import bisect
 import hashlib
+import io
 import json
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -51,6 +53,8 @@ _PAIRS_AT_ONCE = 1 << 20
 _SMALLEST_SEGMENT = 1 << 28  # bytes of text, if a corpus has several files
 _MOST_SEGMENTS = 64  # approximately; each has five open files
 _LARGE_TEXT = 1 << 25  # bytes; tokenization is parallel above this size
+
+_POSITION = threading.Lock()  # of files that are read
 
 
 @dataclass(frozen=True)
@@ -98,8 +102,17 @@ class _ArrayFile:
         """Return a slice of less than 2 GiB, which is the most that Linux reads at once."""
         start, end = start * self._dtype.itemsize, end * self._dtype.itemsize
         with naming(self._path):
-            found = os.pread(self._file.fileno(), end - start, start)
+            found = _read_at(self._file, start, end - start)
         return np.frombuffer(found, self._dtype)
+
+
+def _read_at(file: io.FileIO, start: int, size: int) -> bytes:
+    """Read bytes at a place of a file; several threads may."""
+    if hasattr(os, "pread"):
+        return os.pread(file.fileno(), size, start)
+    with _POSITION:  # Windows
+        file.seek(start)
+        return file.read(size)
 
 
 class _SegmentSide:

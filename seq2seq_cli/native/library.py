@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seq2seq_cli.native.sources import SOURCES, library_name, source_hash
+from seq2seq_cli.native.sources import LIBRARY_NAME, SOURCES, source_hash
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class Targets(ctypes.Structure):
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    return load_library(Path(__file__).with_name(library_name()))
+    return load_library(Path(__file__).with_name(LIBRARY_NAME))
 
 
 def load_library(path: Path) -> ctypes.CDLL | None:

@@ -4,18 +4,14 @@ setup.py runs this file where the package is not installed.
 """
 
 import hashlib
-import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
 C_FILES = sorted(FOLDER.glob("*.c"))
 SOURCES = sorted([*C_FILES, *FOLDER.glob("*.h")])
+LIBRARY_NAME = "libnative.so"  # on all systems: it is loaded by its path
 FLAGS = ["-O3", "-ffp-contract=off"]
 LINK_FLAGS = ["-s", "-pthread", "-Wl,-Bsymbolic"]
-
-
-def library_name() -> str:
-    return "native.dll" if sys.platform == "win32" else "libnative.so"
 
 
 def source_hash(folder: Path = FOLDER) -> str:

@@ -85,7 +85,7 @@ def test_users_can_install_the_extras_and_nothing_else():
     file = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = {"serve", "inspect", "export", "hub", "plot", "ray", "remote"}
     assert set(file["project"]["optional-dependencies"]) == extras
-    assert set(file["dependency-groups"]) == {"test", "test-extras", "check", "docs"}
+    assert set(file["dependency-groups"]) == {"test", "test-extras", "check", "wheels", "docs"}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert extras <= set(re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE))
 

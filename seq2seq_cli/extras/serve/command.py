@@ -119,6 +119,11 @@ def serve(
     from seq2seq_cli.config.languages import LanguagePair, languages_from_option
     from seq2seq_cli.machine import num_cores
 
+    if not hasattr(os, "fork"):
+        raise UserError(
+            "seq2seq serve needs Linux or macOS: the processes that translate are forks, which "
+            "share a model; on Windows it runs in the Windows Subsystem for Linux (WSL)"
+        )
     check_model_of_runs(model, runs)
     pairs: list[LanguagePair | None] = [languages_from_option(pair) for pair in langs or ()]
     if pairs and len(pairs) != len(runs):

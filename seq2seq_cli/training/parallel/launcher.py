@@ -78,6 +78,10 @@ def choose_num_processes(config: Config, cores: int, memory: int) -> int:
     one process.
     """
     asked = config.training.processes
+    if not hasattr(signal, "SIGUSR2"):  # Windows
+        if asked not in ("auto", 1):
+            raise UserError("training.processes: several need the signals of Linux or macOS")
+        return 1
     if asked != "auto":
         check_gpus(config, asked)
         return asked

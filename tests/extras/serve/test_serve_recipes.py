@@ -34,7 +34,7 @@ def test_the_image_has_what_the_package_is_made_of():
     kept = (RECIPES / "Dockerfile.dockerignore").read_text().splitlines()
     names = [line.removeprefix("!") for line in kept if line.startswith("!")]
     assert all((ROOT / name).exists() for name in names)
-    assert {"seq2seq_cli", "pyproject.toml", "README.md", "LICENSE"} <= {*names}
+    assert {"seq2seq_cli", "pyproject.toml", "setup.py", "README.md", "LICENSE"} <= {*names}
 
 
 def test_the_image_serves_and_knows_whether_it_is_healthy(server: Served):

@@ -1,0 +1,92 @@
+"""seq2seq-runtime with its dependencies and nothing else: translating needs no PyTorch."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from commands import ROOT, Command
+from number_task import write_config
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from served import names_config, serving
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROGRAM = (sys.executable, "-S", "-m", "seq2seq_cli")
+METADATA = "Metadata-Version: 2.1\nName: seq2seq-runtime\nVersion: 0\n"
+
+
+def link_packages(folder: Path, requirements: list[str], linked: set[str]) -> None:
+    """Link the installed packages that are required, and those that they require, into a folder."""
+    for requirement in map(Requirement, requirements):
+        name = canonicalize_name(requirement.name)
+        is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if name in linked or not is_needed:
+            continue
+        linked.add(name)
+        try:
+            package = importlib.metadata.distribution(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip(f"{requirement.name} is not installed")
+        for name in {path.parts[0] for path in package.files or ()} - {"..", "__pycache__"}:
+            (folder / name).symlink_to(package.locate_file(name))
+        link_packages(folder, package.requires or [], linked)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables with which Python finds the packages of the runtime and none other."""
+    folder = tmp_path_factory.mktemp("packages")
+    extra = PROJECT["project"]["optional-dependencies"]["serve"]
+    link_packages(folder, [*PROJECT["tool"]["seq2seq-runtime"]["dependencies"], *extra], set())
+    (folder / "seq2seq_cli").symlink_to(ROOT / "seq2seq_cli")
+    (folder / "seq2seq_runtime-0.dist-info").mkdir()
+    (folder / "seq2seq_runtime-0.dist-info/METADATA").write_text(METADATA)
+    return {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
+    """A run that translates names of digits."""
+    folder = tmp_path_factory.mktemp("names")
+    write_config(folder, names_config(folder, src="de", tgt="en"))
+    trained = seq2seq("train", folder / "numbers.yaml", "--run-dir", folder / "run")
+    assert trained.exit_code == 0, trained.stderr
+    return folder / "run"
+
+
+def run(*arguments: object, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_command_that_needs_pytorch_says_what_to_install(environment):
+    refused = run("train", "configs/quickstart.yaml", environment=environment)
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "error: this needs the package torch, which seq2seq-runtime is installed without: "
+        "pip uninstall seq2seq-runtime, then pip install seq2seq-cli\n"
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("--beam-size", "4", "--n-best", "2", "--format", "tsv")])
+def test_it_translates_as_with_pytorch(names, seq2seq, environment, options):
+    sentences = ("four two", "one nine seven seven")
+    with_pytorch = seq2seq("translate", names, *sentences, *options)
+    without = run("translate", names, *sentences, *options, environment=environment)
+    assert (without.returncode, without.stdout) == (0, with_pytorch.stdout), without.stderr
+
+
+def test_it_serves(names, environment):
+    with serving(names, program=[*PROGRAM, "serve"], environment=environment) as server:
+        translations = server.translate(["four two", "one nine seven seven"])["translatedText"]
+        assert len(translations) == 2 and all(translations)
+        assert server.ask("/").status == 200
