@@ -1,11 +1,12 @@
 """Our decoder and others', one after the other, on the same weights and sentences: ratios.
 
 python benchmarks/decoding_speed.py RUN SRC [--rounds 3] [--lines 640] [--only NAME ...]
-    [--eole COMMAND,MODEL]
+    [--engines ours ct2] [--eole COMMAND,MODEL]
 
 RUN is a run folder; its weights are exported for CTranslate2 and Hugging Face. SRC is a text file.
 Every translation is forced to 20 tokens, so that all make the same number of steps. Each
-measurement is a process of its own. "2 x 1" are two processes of one thread, "1 x 2" one with two.
+measurement is a process of its own, which reads SEQ2SEQ_CPU_ISA and CT2_FORCE_CPU_ISA. "2 x 1" are
+two processes of one thread, "1 x 2" one with two.
 """
 
 import argparse
@@ -93,12 +94,10 @@ _translator = None  # of a process
 
 def load(run: str, number: str, beam: int, threads: int) -> None:
     global _translator
-    import torch
-
     from seq2seq_cli.decoding.translator import Translator
-    from seq2seq_cli.machine import retain_freed_pages
+    from seq2seq_cli.machine import retain_freed_pages, set_num_threads
 
-    torch.set_num_threads(threads)
+    set_num_threads(threads)
     retain_freed_pages()
     options = [f"decoding.precision={number}", f"decoding.beam_size={beam}", *FORCED]
     _translator = Translator.load(run, "cpu", [*options, "decoding.tokens_per_batch=1000000"])
@@ -106,11 +105,11 @@ def load(run: str, number: str, beam: int, threads: int) -> None:
 
 def translate(batch: list[list[int]]) -> int:
     from seq2seq_cli.decoding.requests import Request
-    from seq2seq_cli.decoding.search.search import search
 
     assert _translator is not None
     requests = [Request([*ids, 3], max_length=LENGTH, min_length=LENGTH) for ids in batch]
-    found = search(_translator.decoder, requests, _translator.config.decoding)
+    config, tokenizer = _translator.config.decoding, _translator.tokenizers.tgt
+    found = _translator.backend.search(requests, config, tokenizer)
     return sum(len(hypotheses[0].ids) for hypotheses in found)
 
 
@@ -223,6 +222,7 @@ def main() -> None:
     parser.add_argument(
         "--eole", help="COMMAND,MODEL: also measure Eole with this model of its own"
     )
+    parser.add_argument("--engines", nargs="*", choices=MEASURES, default=list(MEASURES))
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     given = parser.parse_args()
     lines = given.source.read_text(encoding="utf-8").splitlines()[: given.lines]
@@ -235,7 +235,10 @@ def main() -> None:
         runs = {"ours": given.run}
         if given.eole:
             runs["eole"] = f"{given.eole},{given.run}/tokenizer.model"
-        for name, file_format in (("ct2", "ctranslate2"), ("hf", "huggingface")):
+        formats = {"ct2": "ctranslate2", "hf": "huggingface"}
+        for name, file_format in formats.items():
+            if name not in given.engines:
+                continue
             runs[name] = f"{folder}/{name}"
             command = ["export", given.run, "--format", file_format, "--output", runs[name]]
             subprocess.run([sys.executable, "-m", "seq2seq_cli", *command], check=True)
