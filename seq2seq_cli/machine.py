@@ -4,6 +4,7 @@ Does not import torch.
 """
 
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -58,6 +59,18 @@ def set_num_threads(count: int) -> None:
     os.environ["OMP_NUM_THREADS"] = str(count)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(count)
+
+
+@functools.cache
+def use_one_torch_thread_after_fork() -> None:
+    """Let forked children use one of PyTorch's threads: OpenMP would wait for those they lack."""
+
+    def use_one_thread() -> None:
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(1)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=use_one_thread)
 
 
 def may_have_gpu(root: Path = _ROOT) -> bool:

@@ -18,12 +18,14 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.console import table
+from seq2seq_cli.decoding.backends import NativeBackend
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory, retain_freed_pages
 from seq2seq_cli.model.device import choose_device
+from seq2seq_cli.native.library import kernels_name
 from seq2seq_cli.processes import call_in_new_process
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
@@ -175,7 +177,7 @@ class DecodingSpeed(NamedTuple):
     """The measurements of one precision."""
 
     precision: str
-    engine: str  # "C" or "PyTorch"
+    engine: str  # C with its kernels, or PyTorch
     load_seconds: float
     sentences_per_second: float
     tokens_per_second: float  # output tokens, EOS included
@@ -264,7 +266,7 @@ def _measure_decoding(
     latencies.sort()
     return DecodingSpeed(
         precision=precision,
-        engine="C" if isinstance(translator.decoder, CpuDecoder) else "PyTorch",
+        engine=_engine_of(translator),
         load_seconds=load_seconds,
         sentences_per_second=len(lines) / seconds,
         tokens_per_second=num_tokens / seconds,
@@ -272,3 +274,9 @@ def _measure_decoding(
         p95_ms=1_000 * latencies[int(0.95 * (len(latencies) - 1))],
         memory_mb=peak_memory() / (1 << 20),
     )
+
+
+def _engine_of(translator: Translator) -> str:
+    backend = translator.backend
+    in_c = isinstance(backend, NativeBackend) or isinstance(backend.decoder, CpuDecoder)
+    return f"C, {kernels_name()}" if in_c else "PyTorch"

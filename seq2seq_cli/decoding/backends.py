@@ -4,7 +4,6 @@ PyTorch takes a second to import. It is imported where the library cannot do wha
 """
 
 import functools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -16,7 +15,7 @@ from seq2seq_cli.decoding.engines.native_model import NativeModel, parameter_sha
 from seq2seq_cli.decoding.given_score import GivenScore
 from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.search import native_search
-from seq2seq_cli.machine import may_have_gpu, num_threads, set_num_threads
+from seq2seq_cli.machine import may_have_gpu, num_threads
 from seq2seq_cli.native.library import Precision
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer, Tokenizers
 from seq2seq_cli.weight_file import read_arrays
@@ -139,7 +138,6 @@ class TorchBackend:
     """Models in PyTorch, and the decoder of one, or of an ensemble."""
 
     def __init__(self, models: "Sequence[Transformer]", decoder: "Decoder") -> None:
-        _use_one_thread_after_fork()
         self.models = tuple(models)
         self.decoder = decoder
         self.precision = decoder.precision
@@ -168,12 +166,6 @@ class TorchBackend:
         from seq2seq_cli.decoding.search.scoring import score_given
 
         return score_given(self.models, pairs, tokens_per_batch, with_attention=with_attention)
-
-
-@functools.cache
-def _use_one_thread_after_fork() -> None:
-    """Let forked children use one thread: OpenMP would wait for threads that they lack."""
-    os.register_at_fork(after_in_child=functools.partial(set_num_threads, 1))
 
 
 def _search_in_torch(

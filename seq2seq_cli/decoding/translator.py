@@ -26,6 +26,7 @@ from seq2seq_cli.decoding.request_builder import RequestBuilder
 from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request, num_at_length_limit
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.machine import use_one_torch_thread_after_fork
 from seq2seq_cli.native.library import Precision
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair
@@ -49,8 +50,8 @@ class Translator:
     Several threads may use one translator at the same time; each call computes on all cores
     (`OMP_NUM_THREADS` sets their number), so one call at a time is as fast. A copy, also one sent
     to another process, has its own weights. PyTorch is imported only for what the native library
-    does not do; then child processes that are forked later use one thread, as OpenMP's threads do
-    not survive a fork.
+    does not do. The first translator makes child processes that are forked later use one of
+    PyTorch's threads, as OpenMP's threads do not survive a fork.
 
     >>> translator = Translator.load("runs/quickstart")
     >>> translator.translate(["ich möchte ein Bier."])
@@ -70,6 +71,7 @@ class Translator:
         `statistics` of the training text, if known, decide which lines are cut and, unless the
         config does, how long translations may become.
         """
+        use_one_torch_thread_after_fork()
         limit = statistics.length_limit if statistics is not None else LengthLimit()
         options, tgt = limit.resolve(config.decoding), tokenizers.tgt
         self.tokenizers = tokenizers

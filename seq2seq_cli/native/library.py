@@ -22,11 +22,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.native.sources import LIBRARY_NAME, SOURCES, source_hash
 
 logger = logging.getLogger(__name__)
-
-_VARIABLE = "SEQ2SEQ_CPU_ISA"  # names the kernels
 
 Precision = Literal["fp32", "bf16", "int8"]
 
@@ -35,6 +34,8 @@ LANES, GROUP = 16, 64  # words in a register, outputs in a group
 SLOTS = 32  # positions in a block of the KV cache
 NO_MEMORY, NOT_FINITE = 1, 2  # what search and score return; 0: completed
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")  # by their numbers
+# The kernels of all machines by the instructions that they use, the fastest first.
+KERNELS = ("amx", "avx512", "avxvnni", "avx2", "dotprod", "neon", "plain")
 
 
 def _fields(names: str, kind: Any) -> list[tuple[str, Any]]:
@@ -165,8 +166,16 @@ def load_library(path: Path) -> ctypes.CDLL | None:
 
 @functools.cache
 def precisions() -> frozenset[Precision]:
-    """Return the precisions that the library computes on this processor; none if not compiled."""
-    return choose_kernels(os.environ.get(_VARIABLE))
+    """Return the precisions that the library computes on this processor; none if not compiled.
+
+    Raises UserError if the environment asks for kernels that this processor cannot run.
+    """
+    asked = os.environ.get("SEQ2SEQ_CPU_ISA") or None
+    chosen = choose_kernels(asked)
+    if asked and not chosen and _library() is not None:
+        names = ", ".join(name for name in KERNELS if choose_kernels(name))
+        raise UserError(f"SEQ2SEQ_CPU_ISA={asked}: this processor runs the kernels {names}")
+    return chosen
 
 
 def choose_kernels(name: str | None) -> frozenset[Precision]:

@@ -1,0 +1,86 @@
+"""A compiled library that does not match the package is not used."""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import ROOT
+from compiling import COMPILER
+
+from seq2seq_cli.native import library as native
+from seq2seq_cli.native.sources import source_hash
+
+pytestmark = pytest.mark.skipif(
+    COMPILER is None or not native.precisions(), reason="no compiler, or not compiled"
+)
+WARNING = "was compiled from other sources and is not used"
+
+
+def stub_library(library: Path, source_hash: str) -> None:
+    """A library whose structures have other sizes."""
+    source = library.with_suffix(".c")
+    text = f'const char source_hash[] = "{source_hash}"; const long long interface[16] = {{1}};\n'
+    source.write_text(text, encoding="utf-8")
+    subprocess.run([COMPILER, "-shared", "-fPIC", source, "-o", library], check=True)
+
+
+def test_library_of_other_sources_is_not_loaded(tmp_path, caplog):
+    stub_library(tmp_path / "library.so", "of others")
+    with caplog.at_level(logging.WARNING):
+        assert native.load_library(tmp_path / "library.so") is None
+    assert WARNING in caplog.text
+
+
+def test_missing_library_gives_no_warning(tmp_path, caplog):
+    assert native.load_library(tmp_path / "none.so") is None
+    assert not caplog.records
+
+
+def test_library_of_another_project_is_not_loaded(tmp_path, caplog):
+    source, library = tmp_path / "other.c", tmp_path / "other.so"
+    source.write_text("int start(void) { return 7; }", encoding="utf-8")
+    subprocess.run([COMPILER, "-shared", "-fPIC", source, "-o", library], check=True)
+    assert native.load_library(library) is None
+    assert WARNING in caplog.text
+
+
+def test_mismatch_of_c_sources_and_python_structures_is_detected(tmp_path):
+    stub_library(tmp_path / "library.so", source_hash())
+    with pytest.raises(AssertionError, match=r"library\.py and native\.h differ"):
+        native.load_library(tmp_path / "library.so")
+
+
+def test_translate_works_without_a_matching_library(trained, seq2seq, tmp_path):
+    """As after updating a checkout without reinstalling."""
+    package = tmp_path / "seq2seq_cli"
+    shutil.copytree(ROOT / package.name, package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (package / "native/native.h").open("a", encoding="utf-8") as file:
+        file.write("/* edited */\n")
+    command = ["translate", str(trained), "--precision", "fp32", "1 2 3", "4 5"]
+    done = run_in(tmp_path, "-m", "seq2seq_cli", *command)
+    assert WARNING in done.stderr
+    assert done.returncode == 0
+    assert done.stdout == seq2seq(*command).stdout
+
+
+def test_kernels_can_be_chosen_by_name(trained, tmp_path):
+    """And one that this machine lacks is an error that says what there is."""
+    outputs = set()
+    for name in ("plain", ""):
+        done = run_in(ROOT, "-m", "seq2seq_cli", "translate", trained, "1 2 3", isa=name)
+        assert done.returncode == 0, done.stderr
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+    done = run_in(ROOT, "-m", "seq2seq_cli", "translate", trained, "1 2 3", isa="mmx")
+    assert done.returncode == 2
+    assert "SEQ2SEQ_CPU_ISA" in done.stderr and "plain" in done.stderr
+
+
+def run_in(folder: Path, *arguments: object, isa: str = "") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(folder), "SEQ2SEQ_CPU_ISA": isa}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
