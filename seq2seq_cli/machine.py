@@ -77,8 +77,8 @@ def may_have_gpu(root: Path = _ROOT) -> bool:
     """Return False if there is no device of a GPU that PyTorch could use; PyTorch knows more."""
     if os.name == "nt":
         return True
-    devices = ("dev/nvidiactl", "dev/nvidia0", "dev/kfd", "dev/dxg")
-    return any((root / device).exists() for device in devices)
+    names = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvgpu", "kfd", "dxg")  # Jetsons have nvhost
+    return any((root / "dev" / name).exists() for name in names)
 
 
 def available_memory(root: Path = _ROOT) -> int:

@@ -72,13 +72,14 @@ def read_weight_file(path: Path, most_bytes: int | None = None) -> WeightFile:
 
 
 def read_arrays(
-    path: Path, shapes: Mapping[str, tuple[int, ...]]
+    path: Path, shapes: Mapping[str, tuple[int, ...]], expected_hash: str | None = None
 ) -> tuple[dict[str, NDArray[np.float32]], str]:
     """Read weights of these shapes in fp32, and their hash.
 
-    Raises UserError if the file has others, and as `read_weight_file`.
+    Raises UserError if the file has others or another hash than expected, and as
+    `read_weight_file`.
     """
-    stored, sha256 = read_weights_of(path, shapes)
+    stored, sha256 = read_weights_of(path, shapes, expected_hash)
     weights = {name: _as_float32(stored[name]) for name in shapes}
     for name, array in weights.items():
         if not np.isfinite(array).all():
@@ -86,7 +87,9 @@ def read_arrays(
     return weights, sha256
 
 
-def read_weights_of(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> WeightFile:
+def read_weights_of(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], expected_hash: str | None = None
+) -> WeightFile:
     """Read a file with floating-point tensors of these shapes; see `read_arrays`."""
     most_bytes = 8 * sum(map(_size, shapes.values())) + LONGEST_HEADER
     file = read_weight_file(path, most_bytes)
@@ -97,6 +100,8 @@ def read_weights_of(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weight
     if found != shapes:
         differing = sorted(n for n in {*shapes, *found} if shapes.get(n) != found.get(n))
         raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
+    if expected_hash not in (None, file.sha256):
+        raise UserError(f"{path} has changed since it was loaded; load the run again")
     return file
 
 

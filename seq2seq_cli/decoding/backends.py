@@ -61,18 +61,22 @@ class StoredModel(NamedTuple):
     path: Path
     config: ModelConfig
     tokenizers: Tokenizers
+    sha256: str | None = None  # of the weights that were read first: the file may be replaced
 
-    def read(self, precision: Precision) -> NativeModel:
-        """Read the weights for the library. Raises UserError if the file does not fit."""
+    def read(self, precision: Precision) -> tuple[NativeModel, str]:
+        """Read the weights for the library, and their hash.
+
+        Raises UserError if the file does not fit, or if it has changed.
+        """
         src, tgt = self.tokenizers
         shapes = parameter_shapes(
             self.config, len(src), len(tgt), is_shared=self.tokenizers.is_shared
         )
-        weights, _ = read_arrays(self.path, shapes)
-        return NativeModel.of(weights, self.config, precision, len(src.features))
+        weights, sha256 = read_arrays(self.path, shapes, self.sha256)
+        return NativeModel.of(weights, self.config, precision, len(src.features)), sha256
 
     def load(self, device: DeviceName) -> "Transformer":
-        """Build the model in PyTorch. Raises UserError if the file does not fit."""
+        """Build the model in PyTorch. Raises UserError if the file does not fit, or has changed."""
         import torch
 
         from seq2seq_cli.model.device import choose_device, use_threads
@@ -82,7 +86,7 @@ class StoredModel(NamedTuple):
         with torch.device("meta"):  # so that weights that do not fit cost no memory
             model = build_model(self.config, self.tokenizers)
         with use_threads(1):  # loading is bound by memory, not by cores
-            load_weights(model, self.path)
+            load_weights(model, self.path, self.sha256)
             return model.to(choose_device(device)).eval()
 
 
@@ -111,7 +115,7 @@ class NativeBackend:
 
     @functools.cached_property
     def _exact(self) -> NativeModel:
-        return self._model if self.precision == "fp32" else self._stored.read("fp32")
+        return self._model if self.precision == "fp32" else self._stored.read("fp32")[0]
 
     def search(
         self, requests: Sequence[Request], config: DecodingConfig, tokenizer: Tokenizer
@@ -194,5 +198,6 @@ def load_backend(
     chosen: Precision = "int8" if precision == "auto" else precision
     on_cpu = device == "cpu" or (device == "auto" and not may_have_gpu())
     if on_cpu and config.decoding.engine != "plain" and not unsupported(config.model, chosen):
-        return NativeBackend(stored, stored.read(chosen))
+        model, sha256 = stored.read(chosen)
+        return NativeBackend(stored._replace(path=path.absolute(), sha256=sha256), model)
     return TorchBackend.of([stored.load(device)], precision, config)

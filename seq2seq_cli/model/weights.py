@@ -124,12 +124,13 @@ def read_model_scores(path: Path) -> ModelScores | None:
     return ModelScores(str(facts.get("model")), known) if known else None
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
+def load_weights(model: nn.Module, path: Path, expected_hash: str | None = None) -> None:
     """Copy the weights of a file into the model, which may be on the meta device until then.
 
-    Raises UserError if the file is damaged or belongs to a model of another shape.
+    Raises UserError if the file is damaged, belongs to a model of another shape, or has another
+    hash than expected.
     """
-    tensors = read_weights(path, model)
+    tensors = read_weights(path, model, expected_hash)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.is_meta:  # swapped in place, so that tied weights stay tied
@@ -139,14 +140,16 @@ def load_weights(model: nn.Module, path: Path) -> None:
                 parameter.copy_(tensors[name])
 
 
-def read_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
+def read_weights(
+    path: Path, model: nn.Module, expected_hash: str | None = None
+) -> Mapping[str, Tensor]:
     """Read weights for a model of this shape, in its types; they do not change the model.
 
-    Raises UserError if the file belongs to a model of another shape, and as `read_tensors`.
+    Raises UserError as `read_weights_of`.
     """
     parameters = dict(model.named_parameters())
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    tensors = _as_tensors(read_weights_of(path, shapes).tensors)
+    tensors = _as_tensors(read_weights_of(path, shapes, expected_hash).tensors)
     # Other programs also write halves and doubles.
     weights = {name: tensors[name].to(parameter.dtype) for name, parameter in parameters.items()}
     for name, tensor in weights.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import Command
 
-from seq2seq_cli.machine import available_memory, num_cores
+from seq2seq_cli.machine import available_memory, may_have_gpu, num_cores
 
 HERE = num_cores()
 SETTINGS = ("GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE")
@@ -85,3 +85,12 @@ print(os.environ == before, len(hooks) - num_hooks)
 def test_import_changes_neither_environment_nor_forks():
     printed = subprocess.run([sys.executable, "-c", IMPORTING], stdout=subprocess.PIPE, check=True)
     assert printed.stdout.split() == [b"True", b"0"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="devices are no files")
+@pytest.mark.parametrize("device", ["nvidiactl", "nvidia0", "nvhost-gpu", "nvgpu", "kfd", "dxg"])
+def test_a_device_of_a_gpu_is_seen(tmp_path, device):
+    write(tmp_path / "dev/null", "")
+    assert not may_have_gpu(tmp_path)
+    write(tmp_path / "dev" / device, "")
+    assert may_have_gpu(tmp_path)

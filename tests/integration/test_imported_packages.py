@@ -1,0 +1,163 @@
+"""Which packages translating and scoring import: PyTorch only where the library cannot do it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from commands import ROOT
+
+from seq2seq_cli import Translator
+from seq2seq_cli.decoding.engines.base import PlainDecoder
+from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
+from seq2seq_cli.decoding.lines.merging import Outputs
+from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.weights import read_tensors, save_tensors
+from seq2seq_cli.native import library as native
+
+pytestmark = pytest.mark.skipif(not native.precisions(), reason="not compiled")
+
+HEAVY = {"torch", "tensorboard", "sacrebleu", "scipy", "pandas", "matplotlib"}
+# Prints what a command prints, and then which heavy packages have been imported.
+COMMAND = f"""
+import sys
+from seq2seq_cli.cli import app
+app(sys.argv[1:], standalone_mode=False)
+print(*sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def run_alone(code: str, *arguments: object, package: Path = ROOT) -> tuple[str, list[str]]:
+    """Run code in another process; return its standard output, and what it has imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr.splitlines()[-1].split()
+
+
+def test_translating_imports_no_heavy_package(trained, seq2seq):
+    for options in (
+        (),
+        ("-b", "5"),
+        ("-b", "5", "--n-best", "3", "--format", "nbest"),
+        ("--align", "--format", "jsonl"),
+        ("--replace-unk", "--precision", "fp32"),
+        ("--set", "decoding.no_repeat_ngram_size=2", "--device", "cpu"),
+        ("--set", "decoding.min_len_extra=3", "--split-sentences"),
+    ):
+        command = ("translate", trained, "1 2 3", "", "7 8. 9", *options)
+        printed, imported = run_alone(COMMAND, *command)
+        assert imported == [], options
+        assert printed == seq2seq(*command).stdout
+
+
+def test_what_the_library_does_not_do_imports_pytorch(trained, seq2seq):
+    for options in (
+        ("--sampling",),
+        ("--ban", "two"),
+        ("--prefix", "one"),
+        ("-b", "2", "--require", "two"),
+        ("--ensemble", trained),
+        ("--set", "decoding.repetition_penalty=2"),
+        ("--set", "decoding.engine=plain"),
+    ):
+        command = ("translate", trained, "1 2 3", "4", *options)
+        printed, imported = run_alone(COMMAND, *command)
+        assert "torch" in imported, options
+        assert printed == seq2seq(*command).stdout
+
+
+def test_scoring_imports_no_heavy_package(trained, seq2seq, tmp_path):
+    (tmp_path / "src").write_text("1 2\n3\n")
+    (tmp_path / "ref").write_text("one two\nthree three\n")
+    command = ("score", trained, "--src", tmp_path / "src", "--ref", tmp_path / "ref")
+    printed, imported = run_alone(COMMAND, *command)
+    assert imported == []
+    assert printed == seq2seq(*command).stdout
+    with_pytorch = Translator.load(trained, "cpu", ["decoding.engine=plain"], exact=True)
+    scored = with_pytorch.score([("1 2", "one two"), ("3", "three three")])
+    for line, expected in zip(printed.splitlines(), scored, strict=True):
+        assert abs(float(line.split("\t")[0]) - expected.log_prob) < 1e-3
+
+
+def test_translator_and_its_copies_import_no_heavy_package(trained):
+    code = f"""
+import copy, pickle, sys
+from seq2seq_cli import Translator
+translator = Translator.load(sys.argv[1], overrides=["decoding.beam_size=2"])
+copied = pickle.loads(pickle.dumps(copy.deepcopy(translator)))
+print(translator.translate(["1 2"]), copied.translate(["3"]), copied.score([("1", "one")])[0].text)
+print(*sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)
+"""
+    printed, imported = run_alone(code, trained)
+    assert (printed, imported) == ("['one two'] ['three'] one\n", [])
+
+
+@pytest.mark.parametrize("precision", sorted(native.precisions()))
+def test_a_load_without_pytorch_gives_what_one_with_it_gives(trained, precision):
+    settings = [f"decoding.precision={precision}", "decoding.beam_size=3", "decoding.n_best=3"]
+    alone = Translator.load(trained, "cpu", settings)
+    model = Translator.load(trained, "cpu", ["decoding.engine=plain"], exact=True).model
+    config = alone.config
+    decoder = CpuDecoder(model, precision)
+    both = alone, Translator(model, alone.tokenizers, config, alone.statistics, decoder)
+    inputs = [TranslationInput(text) for text in ("1 2 3", "", "9 8 7 6 5", "4 4 4")]
+    found, expected = (t.search(inputs, Outputs(True, True)) for t in both)
+    for of_line, expected_of_line in zip(found, expected, strict=True):
+        assert [one.text for one in of_line] == [one.text for one in expected_of_line]
+        for one, other in zip(of_line, expected_of_line, strict=True):
+            assert one.alignment == other.alignment
+            assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+def test_an_edited_model_is_computed_by_its_own_code(trained, tmp_path):
+    """An edit of equations, which neither options nor the names of weights show."""
+    package = tmp_path / "seq2seq_cli"
+    shutil.copytree(ROOT / "seq2seq_cli", package, ignore=shutil.ignore_patterns("__pycache__"))
+    layers = package / "model/layers.py"
+    before = "self.dropout(self.activation(self.expand(states_BMD)))"
+    code = layers.read_text(encoding="utf-8")
+    assert before in code
+    layers.write_text(code.replace(before, f"0 * {before}"), encoding="utf-8")
+    command = ("translate", trained, "1 2 3", "5 6", "--log-probs", "--format", "jsonl")
+    printed, imported = run_alone(COMMAND, *command, package=tmp_path)
+    assert "torch" in imported
+    plain, _ = run_alone(COMMAND, *command, "--set", "decoding.engine=plain", package=tmp_path)
+    assert printed == plain
+    unedited, _ = run_alone(COMMAND, *command)
+    assert log_prob(printed) != pytest.approx(log_prob(unedited), abs=1e-3)
+
+
+def log_prob(printed: str) -> float:
+    number: float = json.loads(printed.splitlines()[0])["log_prob"]
+    return number
+
+
+def test_weights_that_were_replaced_are_not_mixed_with_those_in_memory(trained, tmp_path):
+    """A training replaces the best model while a server has it loaded."""
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    path = run / "model.safetensors"
+    translator = Translator.load(run, "cpu", ["decoding.precision=int8"])
+    save_tensors({n: 2 * tensor for n, tensor in read_tensors(path).items()}, path)
+    assert translator.translate(["1 2"]) == ["one two"]
+    for use in (lambda: translator.score([("1", "one")]), lambda: translator.model):
+        with pytest.raises(UserError, match="has changed since it was loaded"):
+            use()
+
+
+def test_a_relative_run_is_found_after_a_change_of_folder(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(trained.parent)
+    translator = Translator.load(trained.name, "cpu", ["decoding.precision=int8"])
+    monkeypatch.chdir(tmp_path)
+    assert translator.score([("1", "one")])[0].text == "one"
+    assert isinstance(PlainDecoder(translator.model).device, torch.device)
