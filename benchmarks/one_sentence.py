@@ -1,9 +1,9 @@
-"""One sentence from the shell: seconds and memory of the whole process, in turns with other programs.
+"""One sentence from the shell: seconds and memory of the process, in turns with other programs.
 
 python benchmarks/one_sentence.py RUN SENTENCE [--rounds 10]
 
-The vocabulary must be one of SentencePiece. CTranslate2 loads the export of the run in a script of its
-own; `import torch` translates nothing.
+The vocabulary must be one of SentencePiece. CTranslate2 loads the export of the run in a script of
+its own; `import torch` translates nothing.
 """
 
 import argparse
