@@ -114,7 +114,9 @@ def _global_options(
     documents all options) and writes a run folder, which translate, eval and other commands read.
     """
     if version:
-        typer.echo(f"seq2seq {__version__}")
+        from seq2seq_cli.native.library import kernels_name
+
+        typer.echo(f"seq2seq {__version__} (kernels: {kernels_name() or 'not compiled'})")
         raise typer.Exit
     log_to_stderr()
     if isinstance(sys.stdout, io.TextIOWrapper):  # which may not be in UTF-8
