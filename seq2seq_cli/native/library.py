@@ -153,13 +153,11 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     library.workspace_size.argtypes = (pointer, c_long, c_long, c_int)
     library.workspace_size.restype = c_long
     library.encode.argtypes = (pointer, pointer, c_long, pointer, c_int64, *[pointer] * 3, c_int)
-    choice = (c_long, pointer, c_int64, pointer)
-    library.decode.argtypes = (*[pointer] * 5, *choice, pointer, c_int)
+    library.decode.argtypes = (*[pointer] * 6, c_int)
     library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
-    library.find_greatest.argtypes = (c_long, c_long, pointer, *choice, c_int)
     library.search.argtypes = (*[pointer] * 6, c_int)
     library.score.argtypes = (*[pointer] * 5, c_int)
-    for name in ("linear", "encode", "decode", "log_sum_exp", "find_greatest"):
+    for name in ("linear", "encode", "decode", "log_sum_exp"):
         getattr(library, name).restype = None
     return library
 

@@ -73,17 +73,10 @@ long workspace_size(const Stack *stack, long rows, long longest, int threads);
 void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids, int64_t pad,
             const int64_t *places, const float *positions, void *workspace, int threads);
 
-/* One step: logits of the next token, [sentences][width][vocabulary], and, unless `tokens` is NULL,
-   the tokens that find_greatest chooses. `ids`: the last token of every hypothesis, whose keys and
-   values are stored in its last slot; `positions`: see encode. */
+/* One step: logits of the next token, [sentences][width][vocabulary]. `ids`: the last token of every
+   hypothesis, whose keys and values are stored in its last slot; `positions`: see encode. */
 void decode(const Stack *decoder, const Batch *b, const int64_t *ids, const float *positions,
-            float *logits, long count, const int64_t *forbidden, int64_t otherwise,
-            int64_t *tokens, void *workspace, int threads);
-
-/* The index of the greatest number of every row, the first of several, with `count` indices
-   forbidden; `otherwise` if all that are left are -inf or NaN. */
-void find_greatest(long rows, long size, float *x, long count, const int64_t *forbidden,
-                   int64_t otherwise, int64_t *y, int threads);
+            float *logits, void *workspace, int threads);
 
 /* The logarithm of the sum of e^x of every row. */
 void log_sum_exp(long rows, long size, const float *x, float *y, int threads);

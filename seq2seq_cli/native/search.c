@@ -374,8 +374,7 @@ int search(const Stack *encoder, const Stack *decoder, const float *positions,
     start(&s, encoder, positions);
     int status = COMPLETED;
     while (s.batch.sentences > 0 && !status && !(status = add_slots(&s))) {
-        decode(decoder, &s.batch, s.last, positions, s.logits, 0, NULL, 0, NULL, s.workspace,
-               threads);
+        decode(decoder, &s.batch, s.last, positions, s.logits, s.workspace, threads);
         status = options->beam > 1 ? advance_beam(&s) : advance_greedy(&s);
     }
     for (long n = 0; n < s.num_allocated; n++)

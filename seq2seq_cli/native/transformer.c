@@ -370,37 +370,8 @@ static void decoder_layer(const Pass *p, long number, const Batch *b)
     feed_forward(p, layer);
 }
 
-typedef struct {
-    long size, count;
-    float *x;
-    const int64_t *forbidden;
-    int64_t otherwise, *y;
-    float *totals;
-} Rows;
-
-static void find_greatest_of_rows(void *context, long first, long last, int thread)
-{
-    const Rows *rows = context;
-    for (long r = first; r < last; r++) {
-        float *row = rows->x + r * rows->size;
-        for (long n = 0; n < rows->count; n++)
-            row[rows->forbidden[n]] = -INFINITY;
-        long greatest = kernels->find_greatest(rows->size, row);
-        rows->y[r] = greatest < 0 ? rows->otherwise : greatest;
-    }
-}
-
-void find_greatest(long rows, long size, float *x, long count, const int64_t *forbidden,
-                   int64_t otherwise, int64_t *y, int threads)
-{
-    Rows all = {size, count, x, forbidden, otherwise, y, NULL};
-    parallel(rows * size * WORK_OF_RESULT < PASS_THRESHOLD ? 1 : threads, rows,
-             find_greatest_of_rows, &all);
-}
-
 void decode(const Stack *decoder, const Batch *b, const int64_t *ids, const float *positions,
-            float *logits, long count, const int64_t *forbidden, int64_t otherwise,
-            int64_t *tokens, void *workspace, int threads)
+            float *logits, void *workspace, int threads)
 {
     long longest = most(b->longest, b->length);
     Pass p = begin(decoder, positions, b->sentences * b->width, longest, workspace, threads);
@@ -409,10 +380,13 @@ void decode(const Stack *decoder, const Batch *b, const int64_t *ids, const floa
     for (long n = 0; n < decoder->num_layers; n++)
         decoder_layer(&p, n, b);
     end(&p, logits);
-    if (tokens)
-        find_greatest(p.rows, decoder->output.outputs, logits, count, forbidden, otherwise,
-                      tokens, threads);
 }
+
+typedef struct {
+    long size;
+    const float *x;
+    float *totals;
+} Rows;
 
 static void log_sum_exp_of_rows(void *context, long first, long last, int thread)
 {
@@ -423,7 +397,7 @@ static void log_sum_exp_of_rows(void *context, long first, long last, int thread
 
 void log_sum_exp(long rows, long size, const float *x, float *y, int threads)
 {
-    Rows all = {.size = size, .x = (float *)x, .totals = y};
+    Rows all = {size, x, y};
     parallel(rows * size * WORK_OF_RESULT < PASS_THRESHOLD ? 1 : threads, rows,
              log_sum_exp_of_rows, &all);
 }

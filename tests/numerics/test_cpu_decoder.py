@@ -284,27 +284,6 @@ def test_log_sum_exp_matches_pytorch(size):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-6)
 
 
-def argmax(logits: Tensor) -> Tensor:
-    """The first token of the greatest logit; 9,999 where all logits are -inf or NaN."""
-    tokens = torch.empty(logits.shape[:-1], dtype=torch.int64)
-    rows, size = tokens.numel(), logits.size(-1)
-    native.library().find_greatest(
-        rows, size, logits.data_ptr(), 0, None, 9_999, tokens.data_ptr(), 1
-    )
-    return tokens
-
-
-@pytest.mark.parametrize("size", [1, 15, 16, 64, 1_000])
-def test_argmax_takes_the_first_of_equal_logits(size):
-    torch.manual_seed(size)
-    logits = torch.randint(-3, 3, (5, 2, size)).float()
-    logits[0, 0, : size // 2] = -torch.inf
-    expected = (logits == logits.amax(dim=-1, keepdim=True)).int().argmax(dim=-1)
-    assert torch.equal(argmax(logits), expected)
-    for nothing in (-torch.inf, torch.nan):
-        assert argmax(torch.full((2, 1, size), nothing)).unique() == 9_999
-
-
 class Gated(nn.Module):
     """An activation that no engine supports."""
 

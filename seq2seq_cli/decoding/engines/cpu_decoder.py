@@ -128,7 +128,6 @@ class CpuDecodingState:
             last_BW.data_ptr(),
             self._positions.ctypes.data,
             logits_BWV.data_ptr(),
-            *(0, None, 0, None),  # choose no tokens
             self._workspace.ctypes.data,
             threads,
         )
