@@ -392,9 +392,9 @@ class ParallelText(NamedTuple):
         return self._replace(direction="forward") if self.direction == "both" else self
 
 
-def _one_or_several(given: Any) -> Any:
+def _one_or_several(given: Any, info: ValidationInfo) -> Any:
     if isinstance(given, list | tuple):
-        if not given:
+        if not given and _is_given_now(info):  # an imported run has no training text
             raise ValueError("needs at least one corpus")
         return tuple(given)
     return (given,)
