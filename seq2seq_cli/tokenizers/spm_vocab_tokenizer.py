@@ -246,7 +246,7 @@ class SpmVocabTokenizer(Tokenizer):
         tag, rest = self.split_tag(text)
         start = len(text) - len(rest.lstrip())
         rest = text[start:]
-        prepared, offsets = rest, range(len(rest) + 1)
+        prepared, offsets = rest, list(range(len(rest) + 1))
         if self._entries.quoted:
             prepared, offsets = quoting.quote_with_offsets(rest)
         parts = self._parts(self._processor.encode(prepared, out_type=str))

@@ -25,11 +25,12 @@ from seq2seq_cli.tokenizers.tokenizer import (
 )
 
 TEXT = ["der Hund läuft im Park", "die Katze schläft", "ein Haus ist groß", "½ ﬁ 12 km"] * 9
+WORDS = "der Hund läuft im Park groß".split()  # which normalization does not change
 TAG, OTHER = ">>deu<<", ">>deu_Latn<<"
 
 
 def trained(**options) -> bytes:
-    """Train a SentencePiece model as other programs do, with ids and special tokens of their own."""
+    """Train a SentencePiece model as other programs do, with special ids of their own."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXT),
@@ -112,15 +113,15 @@ def test_normalization_does_not_change_ids(tokenizer, text):
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-@given(words=st.lists(st.sampled_from(" ".join(TEXT).split()), min_size=1), tag=st.booleans())
+@given(words=st.lists(st.sampled_from(WORDS), min_size=1), tag=st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_spans_give_the_text_of_each_token(tokenizer, words, tag):
     text = f"{TAG} {' '.join(words)}" if tag else " ".join(words)
     normal, spans = tokenizer.spans(text)
     assert spans[-1][1] == len(normal)
     for (start, end), surface in zip(spans, tokenizer.to_pieces(text), strict=True):
-        if surface.strip("▁").isascii() and not surface.startswith(("<0x", "▁1")):
-            assert surface.replace("▁", "").strip() in normal[start:end] or "fi" in surface
+        if not surface.startswith("<0x"):
+            assert surface.replace("▁", " ").strip() == normal[start:end].strip()
 
 
 def test_a_tag_is_one_token_only_at_the_start():
