@@ -23,7 +23,6 @@ from seq2seq_cli.extras.convert.foreign import (
     Vocabulary,
     fit_positions,
     fold_activation,
-    is_tag,
     marian_base,
     position_options,
     read_object,
@@ -33,6 +32,7 @@ from seq2seq_cli.extras.convert.foreign import (
 )
 from seq2seq_cli.extras.convert.own_export import own_tokenizers, own_vocabulary
 from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
+from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SPECIAL_PIECES
 
 _VERSIONS = range(3, 7)
 _TYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
@@ -63,8 +63,11 @@ def detect(folder: Path) -> bool:
     return (folder / "model.bin").is_file()
 
 
-def read(folder: Path) -> ForeignModel:
-    """Read a folder; UserError if it is damaged, or if a run cannot represent the model."""
+def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> ForeignModel:
+    """Read a folder; UserError if it is damaged, or if a run cannot represent the model.
+
+    `sentencepiece`: the models of source and target; None: they are in the folder.
+    """
     path = folder / "model.bin"
     file = read_model_file(path)
     if file.spec not in _SPECS:
@@ -93,13 +96,16 @@ def read(folder: Path) -> ForeignModel:
         decoding={"beam_size": 2, "max_len_factor": 0.0, "max_len_extra": 255},  # its defaults
         notes=reader.notes,
     )
-    tokenizers = own_tokenizers(folder)
-    if tokenizers is not None and tokenizers.tgt.pieces() == tgt.pieces and tokenizers.src.pieces() == src.pieces:
+    tokenizers = own_tokenizers(folder) if sentencepiece is None else None
+    ours = None if tokenizers is None else tuple(tuple(side.pieces()) for side in tokenizers)
+    if tokenizers is not None and ours == (src.pieces, tgt.pieces):
         found.tokenizers = tokenizers
         found.src = own_vocabulary(tokenizers.src, sizes[0], path)
-        found.tgt = found.src if tokenizers.is_shared else own_vocabulary(tokenizers.tgt, sizes[1], path)
+        found.tgt = (
+            found.src if tokenizers.is_shared else own_vocabulary(tokenizers.tgt, sizes[1], path)
+        )
     else:
-        found.sentencepiece = _sentencepiece(folder)
+        found.sentencepiece = sentencepiece or _sentencepiece(folder)
     _add_source_tokens(found, config, path)
     return found
 
@@ -131,8 +137,8 @@ def _add_source_tokens(model: ForeignModel, config: dict[str, Any], path: Path) 
     """Add what CTranslate2 puts around every source: a tag before it, EOS after it."""
     if config.get("add_source_bos") is True:
         tag = config.get("bos_token")
-        if not isinstance(tag, str) or tag not in model.src.pieces:
-            raise UserError(f"{path.with_name('config.json')}: the vocabulary lacks its bos_token")
+        if not isinstance(tag, str) or tag not in model.src.pieces or tag in SPECIAL_PIECES:
+            raise refuse(path, "a start token before every source", "a run has only tags there")
         model.decoding["tag"] = tag
         model.tags = tuple(dict.fromkeys([*model.tags, tag]))
     model.tags = tuple(dict.fromkeys([*tags_of(model.src), *model.tags]))
@@ -498,5 +504,3 @@ def _sentencepiece(folder: Path) -> tuple[bytes, bytes]:
     listed = ", ".join(" and ".join(dict.fromkeys(names)) for names in _SENTENCEPIECE)
     raise UserError(f"{folder} has no SentencePiece model: put one beside model.bin ({listed})")
 
-
-_ = is_tag

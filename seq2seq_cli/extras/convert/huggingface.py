@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from seq2seq_cli import plugins
 from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import (
@@ -33,7 +31,7 @@ from seq2seq_cli.extras.convert.foreign import (
     tags_of,
 )
 from seq2seq_cli.extras.convert.own_export import own_tokenizers, own_vocabulary
-from seq2seq_cli.weight_file import LONGEST_HEADER, read_floats
+from seq2seq_cli.weight_file import FLOATS, as_float32, read_weight_file
 
 _LONGEST = 512  # positions of OPUS-MT
 _ATTENTIONS = (("self_attn", "self_attention"), ("encoder_attn", "cross_attention"))
@@ -55,7 +53,6 @@ def read(folder: Path) -> ForeignModel:
     names, has_halved_precision = _tensors(folder)
     generation = folder / "generation_config.json"
     search = {**config, **(read_object(generation) if generation.is_file() else {})}
-    shared = names.tensors.get("model.shared.weight")
     src_size = number(config.get("vocab_size"), "vocab_size", path, 4, MOST_ENTRIES)
     is_one = config.get("share_encoder_decoder_embeddings", True) is not False
     tgt_size = src_size
@@ -64,7 +61,8 @@ def read(folder: Path) -> ForeignModel:
         tgt_size = number(given, "decoder_vocab_size", path, 4, MOST_ENTRIES)
     weights, options, positions = _weights(names, config, path, src_size, tgt_size, is_one)
     if tokenizers is not None:
-        src, tgt = (own_vocabulary(t, n, path) for t, n in zip(tokenizers, (src_size, tgt_size), strict=True))
+        src = own_vocabulary(tokenizers.src, src_size, path)
+        tgt = src if tokenizers.is_shared else own_vocabulary(tokenizers.tgt, tgt_size, path)
         sentencepiece = None
     else:
         src, tgt = _vocabularies(folder, config, src_size, tgt_size)
@@ -73,7 +71,6 @@ def read(folder: Path) -> ForeignModel:
             read_sentencepiece(folder / "target.spm"),
         )
     notes = ["weights in half precision were read as they are"] if has_halved_precision else []
-    del shared
     model = ForeignModel(
         weights=weights,
         model={**options, **position_options(positions)},
@@ -113,9 +110,9 @@ def _tensors(folder: Path) -> tuple[Names, bool]:
     """Return all tensors, and whether any of them has half precision."""
     path = folder / "model.safetensors"
     if path.is_file():
-        size = path.stat().st_size + LONGEST_HEADER
-        arrays, dtypes = read_floats(path, size)
-        return Names(arrays, path), bool(dtypes & {"float16", "bfloat16"})
+        stored = {n: t for n, t in read_weight_file(path).tensors.items() if t.dtype in FLOATS}
+        has_halves = any(tensor.dtype in ("float16", "bfloat16") for tensor in stored.values())
+        return Names({name: as_float32(tensor) for name, tensor in stored.items()}, path), has_halves
     if (folder / "model.safetensors.index.json").is_file():
         raise refuse(folder, "weights in several files", "such large models are not read")
     path = folder / "pytorch_model.bin"
@@ -327,22 +324,3 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
         and all(isinstance(i, int) and 0 <= i < len(model.tgt.pieces) for i in word)
         and not set(word) <= special
     ]
-
-
-def available() -> bool:
-    """Return True if transformers can be imported to verify."""
-    return plugins.is_installed("transformers") and plugins.is_installed("torch")
-
-
-def logits_of(folder: Path) -> Any:
-    """Return transformers' model of a folder in fp32."""
-    import torch
-    from transformers import AutoModelForSeq2SeqLM
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    return AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-
-_Floats = dict[str, NDArray[Any]]

@@ -48,7 +48,7 @@ def detect(folder: Path) -> bool:
 
 def read(folder: Path) -> ForeignModel:
     """Read a folder; UserError if it is damaged, or if a run cannot represent the model."""
-    decoder = _decoder_options(folder)
+    decoder = decoder_options(folder)
     path = model_path(folder, decoder)
     tensors = read_npz(path)
     if _SPECIAL not in tensors:
@@ -114,7 +114,7 @@ def vocabulary_paths(folder: Path, decoder: dict[str, Any]) -> tuple[Path, Path]
     return paths[0], paths[-1]
 
 
-def _decoder_options(folder: Path) -> dict[str, Any]:
+def decoder_options(folder: Path) -> dict[str, Any]:
     path = folder / "decoder.yml"
     if not path.is_file():
         return {}
