@@ -131,9 +131,9 @@ def make_task(
     from seq2seq_cli.extras.distill.filters import Filters
     from seq2seq_cli.extras.distill.student import Shape
 
-    search = options.decoding_overrides(
-        beam_size=beam_size, sampling=sampling, precision=precision, tag=tag, n_best=1
-    )
+    # In the order of `translate`, whose shards are taken for ours.
+    search = options.decoding_overrides(beam_size=beam_size, n_best=1, precision=precision)
+    more = options.decoding_overrides(tag=tag, sampling=sampling)
     given = overrides or []
     of_teacher = [option for option in given if option.startswith("decoding.")]
     of_student = [option for option in given if not option.startswith("decoding.")]
@@ -141,7 +141,7 @@ def make_task(
     teacher = Job(
         run_dirs=tuple(teachers),
         device=device or "auto",
-        overrides=(*search, *of_teacher),
+        overrides=(*search, *more, *of_teacher),
         which=model,
         input_format=input_format,
     )
