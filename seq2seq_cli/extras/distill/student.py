@@ -44,7 +44,7 @@ class Shape(NamedTuple):
 
     def choices(self) -> Choices:
         """Return the options of section model for this size."""
-        heads = math.gcd(self.d_model, 8 if self.d_model >= 256 else 4)
+        heads = math.gcd(self.d_model // 2, 8 if self.d_model >= 256 else 4)
         return {
             "model.d_model": Choice(self.d_model),
             "model.heads": Choice(heads),
@@ -101,7 +101,9 @@ def write_config(
         f"Written by seq2seq distill for {counted(look.counts.pairs, 'pair')}.",
         "All other options have the defaults of configs/reference.yaml.",
     ]
-    write_atomic(path, commented_yaml(head, dict(ordered), None).encode())
+    content = commented_yaml(head, dict(ordered), None).encode()
+    if not path.exists() or path.read_bytes() != content:
+        write_atomic(path, content)
     return load_config(path, overrides, is_given_now=True)
 
 

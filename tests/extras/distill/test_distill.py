@@ -98,8 +98,8 @@ def test_interruptions_in_every_stage_change_nothing(trained, seq2seq, mono, stu
     assert len(before) == 2
     end("pairs.jsonl", signal.SIGKILL)
     assert all(path.stat() == status for path, status in before.items())
-    end("step-00000010", signal.SIGKILL)
-    end("step-00000020", signal.SIGINT)
+    end("step-00000010", signal.SIGINT)
+    end("step-00000020", signal.SIGKILL)
     end("model.safetensors", signal.SIGKILL)
     made = seq2seq(*command)
     assert made.exit_code == 0, made.stderr
@@ -115,7 +115,7 @@ def test_interruptions_in_every_stage_change_nothing(trained, seq2seq, mono, stu
 def test_the_student_is_an_ordinary_run(student, seq2seq):
     config = yaml.safe_load((student / "config.yaml").read_text())
     assert config["model"]["layers"] == {"encoder": 1, "decoder": 1}
-    assert config["tokenizer"]["kind"] == {"src": "word", "tgt": "word"}
+    assert config["tokenizer"]["kind"] == "word"
     assert not config["tokenizer"]["shared"]
     assert seq2seq("translate", student, "1 2 3").exit_code == 0
     assert seq2seq("eval", student, "--loss-only").exit_code == 0
@@ -157,12 +157,12 @@ def test_source_lines_are_clean_and_unseen(trained, numbers, seq2seq, tmp_path):
     made = distilled(seq2seq, trained, tmp_path / "mono", tmp_path / "run", "--json")
     source = json.loads(made)["source"]
     assert source["dropped"] == {
-        "duplicate": 2,
+        "duplicate": 1,
         "empty": 2,
         "not valid UTF-8": 1,
         "longer than 1,000 characters": 1,
-        "in the validation text": len({*held_out[:3]}),
-    } or len({*held_out[:3]}) < 3
+        "in the validation text": 3,
+    }
     kept = rows_of(tmp_path / "run/distilled/source.jsonl")
     assert kept == [{"src": line.decode()} for line in expected]
 
@@ -250,7 +250,7 @@ def test_an_ensemble_teaches_and_real_pairs_are_mixed_in(trained, seq2seq, mono,
 
 
 def test_a_config_replaces_the_generated_one(trained, numbers, seq2seq, mono, tmp_path):
-    config = numbers_config(tmp_path, 50, max_steps=10)
+    config = numbers_config(tmp_path, 50, max_steps=10, warmup_steps=2)
     path = write_config(tmp_path, config, "student.yaml")
     given = ("distill", trained, "--src", mono, "--output", tmp_path / "run", "--config", path)
     result = seq2seq(*given, "--set", "model.d_ff=32", "--set", "decoding.beam_size=2")
