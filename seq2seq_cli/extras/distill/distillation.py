@@ -17,10 +17,10 @@ from seq2seq_cli.decoding.lines.stream import Job, translate_stream
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
 from seq2seq_cli.extras.distill.filters import Filters, filter_pairs
-from seq2seq_cli.extras.distill.student_report import Report
 from seq2seq_cli.extras.distill.source import LONGEST, clean_source
 from seq2seq_cli.extras.distill.stages import Facts, Stage, locked
 from seq2seq_cli.extras.distill.student import Shape, write_config
+from seq2seq_cli.extras.distill.student_report import Report
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair, hash_of_files, readable_pairs
