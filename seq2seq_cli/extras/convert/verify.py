@@ -26,6 +26,7 @@ from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 
 SENTENCES = 100
+_TRIES = 10 * SENTENCES  # as some sentences may have no tokens
 _LONGEST = 40  # tokens of a sentence, and of a translation that is compared
 _BATCH = 10
 _TOLERANCE = 1e-4  # of logits in fp32
@@ -46,13 +47,15 @@ def sentences(tokenizer: Tokenizer, text: Path | None) -> list[str]:
     tag_ids = {*tokenizer.ids_of(tags)}
     ids = [i for i in range(EOS_ID + 1, len(tokenizer)) if i not in tag_ids]
     made: list[str] = []
-    for number in range(SENTENCES * bool(ids)):
+    for number in range(_TRIES * bool(ids)):
+        if len(made) == SENTENCES:
+            break
         tokens = random.choices(ids, k=random.randint(1, _LONGEST // 2))
         tag = f"{random.choice(tags)} " if tags and number % 2 else ""
         line = tokenizer.to_text(tokens)
-        if line and not line.startswith(">>"):
+        if not line.startswith(">>") and tokenizer.to_ids(line):
             made.append(tag + line)
-    return [line for line in made if tokenizer.to_ids(line)]
+    return made
 
 
 def verify_huggingface(source: Path, run: Path, orders: Orders, text: Path | None) -> str:
