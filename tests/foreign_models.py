@@ -147,7 +147,7 @@ def write_marian(
     (folder / "source.spm").write_bytes(src_spm)
     (folder / "target.spm").write_bytes(tgt_spm)
     for name, pieces in (("src.vocab.yml", src), ("tgt.vocab.yml", tgt)):
-        lines = [f"{json.dumps(piece)}: {number}\n" for number, piece in enumerate(pieces)]
+        lines = [f"{json.dumps(piece, ensure_ascii=False)}: {number}\n" for number, piece in enumerate(pieces)]
         (folder / name).write_text("".join(lines))
     names = ["src.vocab.yml", "src.vocab.yml" if shared else "tgt.vocab.yml"]
     decoder = {"relative-paths": True, "models": ["model.npz"], "vocabs": names}

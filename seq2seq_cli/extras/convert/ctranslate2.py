@@ -42,6 +42,8 @@ _MOST_VARIABLES = 1 << 20
 _ACTIVATIONS = {0: ("relu", 1.0), 2: ("silu", 1.0), 3: ("gelu", 1.0), 4: ("silu", 1.702)}
 # Spec names of models for translation; older ones say the number of heads.
 _SPECS = {"TransformerSpec": None, "TransformerBase": 8, "TransformerBig": 16}
+# Features that a model may lack: variables that are 0 then.
+_FLAGS = ("multi_query_attention", "alibi", "alibi_use_positive_positions", "scale_alibi", "scale_outputs", "rms_norm")
 _SENTENCEPIECE = (
     ("source.spm", "target.spm"),
     ("source.model", "target.model"),
@@ -80,7 +82,7 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
         len(weights.get("src_embedding.weight", weights["tgt_embedding.weight"])),
         len(weights["tgt_embedding.weight"]),
     )
-    src_pieces, tgt_pieces = _pieces(folder, sizes)
+    src_pieces, tgt_pieces = pieces_in(folder, sizes)
     is_zero = reader.starts_from_zero
     special = {name: config.get(name) or default for name, default in _TOKENS.items()}
     start = None if is_zero else _start_token(config)
@@ -438,14 +440,15 @@ class _Reader:
         """Refuse variables that no part of a run's model has; some do not affect translations."""
         ignored = ("alignment_heads", "alignment_layer", "embeddings_merge", "num_heads_kv", "layer_norm_use_residual")
         reasons = {"relative": "relative positions", "layernorm_embedding": "an embedding norm", "noact": "gated feed-forward layers"}
-        for name in self.names.tensors:
-            if name.rsplit("/", 1)[-1] in ignored or name in ("spec_revision", "with_relative_position"):
+        for name, value in self.names.tensors.items():
+            is_off = value.ndim == 0 and not value and name.rsplit("/", 1)[-1] in _FLAGS
+            if is_off or name.rsplit("/", 1)[-1] in ignored or name in ("spec_revision", "with_relative_position"):
                 continue
             what = next((text for part, text in reasons.items() if part in name), f"the weights {short(name)}")
             raise refuse(self.path, what, "no layer here has them")
 
 
-def _pieces(folder: Path, sizes: tuple[int, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def pieces_in(folder: Path, sizes: tuple[int, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the vocabularies by id; the same object if the folder has one for both sides."""
     found = {}
     for side in ("shared", "source", "target"):

@@ -19,6 +19,7 @@ from seq2seq_cli.decoding.requests import Request
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert import marian
+from seq2seq_cli.extras.convert.ctranslate2 import pieces_in
 from seq2seq_cli.extras.convert.foreign import ForeignModel
 from seq2seq_cli.extras.convert.writer import Order, Orders
 from seq2seq_cli.run_folder import RunFolder
@@ -175,16 +176,20 @@ def _compare(
     never = [orders.tgt.ids[i] for i in (PAD_ID, UNK_ID, BOS_ID)] + [model.tgt.pad]
     if orders.tgt.is_start_copied:
         never.remove(model.tgt.start)
+    # CTranslate2 may have read names of entries differently, but its ids are the same.
+    sizes = len(model.src.pieces), len(model.tgt.pieces)
+    src_pieces, tgt_pieces = pieces_in(folder, sizes)
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
     results = engine.translate_batch(
-        [[_piece(model.src.pieces, orders.src.ids[i]) for i in ids] for ids in sources],
+        [[_piece(src_pieces, orders.src.ids[i]) for i in ids] for ids in sources],
         beam_size=1,
         max_input_length=0,
         max_decoding_length=_LONGEST,
-        suppress_sequences=[[_piece(model.tgt.pieces, i)] for i in dict.fromkeys(never) if i is not None],
+        min_decoding_length=0,
+        suppress_sequences=[[_piece(tgt_pieces, i)] for i in dict.fromkeys(never) if i is not None],
     )
     expected = [result.hypotheses[0] for result in results]
-    ours = [[_piece(model.tgt.pieces, orders.tgt.ids[i]) for i in best.ids] for best, *_ in found]
+    ours = [[_piece(tgt_pieces, orders.tgt.ids[i]) for i in best.ids] for best, *_ in found]
     num_equal = sum(a == b for a, b in zip(ours, expected, strict=True))
     if num_equal < _SHARE_EQUAL * len(lines):
         raise UserError(
