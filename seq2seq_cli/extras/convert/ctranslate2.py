@@ -187,6 +187,8 @@ def read_model_file(path: Path) -> ModelFile:
         if name not in variables:
             raise UserError(f"{path} is damaged: {short(alias)} stands for no variable")
         variables[alias] = variables[name]
+        if f"{name}_scale" in variables:  # CTranslate2 implies it
+            variables.setdefault(f"{alias}_scale", variables[f"{name}_scale"])
     return ModelFile(spec, version, variables)
 
 
