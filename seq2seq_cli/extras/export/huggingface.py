@@ -28,7 +28,7 @@ tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForSeq2SeqLM.fro
 
 
 def translate(line):
-    inputs = tokenizer(line, return_tensors="pt")
+    inputs = tokenizer({line}, return_tensors="pt")
     length = inputs["input_ids"].shape[1] - 1
     if not length:
         return ""
@@ -52,14 +52,18 @@ The package `tokenizers` normalizes Unicode like SentencePiece, but may lose com
 have no composed form with their letter.
 """
 
-_SPECIAL_TOKENS = {
-    "decoder_start_token_id": BOS_ID,
-    "bos_token_id": BOS_ID,
-    "eos_token_id": EOS_ID,
-    "pad_token_id": PAD_ID,
-    "forced_eos_token_id": EOS_ID,  # at the maximum length
-    "suppress_tokens": [PAD_ID, UNK_ID, BOS_ID],
-}
+_OTHER_EPSILON = """
+transformers normalizes with an epsilon of 1e-05, the model was made with {:g}: logits differ by
+about a hundred-thousandth of their size.
+"""
+
+_STORED_POSITIONS = """
+The weights include the model's own table of positions, which `from_pretrained` reads, but
+`save_pretrained` leaves out: copy `embed_positions.weight` of encoder and decoder into what you save.
+"""
+
+_EPSILON = 1e-5  # of transformers' norms
+_NAMES = ("decoder_start_token_id", "bos_token_id", "pad_token_id", "eos_token_id")
 
 
 class HuggingFace(Format):
@@ -71,11 +75,12 @@ class HuggingFace(Format):
     max_positions = 1_024  # size of the table of positional encodings
     model_options: ClassVar = {
         **SIZES_AND_DROPOUT,
-        **dict.fromkeys(("attention_bias", "embedding_scale")),
-        "feature_positions": None,  # `limits` looks at features
-        "tie_embeddings": (True,),
+        **dict.fromkeys(("attention_bias", "embedding_scale", "output_bias")),
+        **dict.fromkeys(("position_base", "position_offset")),
+        # `limits` looks at these.
+        **dict.fromkeys(("feature_positions", "tie_embeddings", "norm_epsilon")),
         "norm": ("pre", "post"),
-        "activation": ("relu", "gelu"),
+        "activation": ("relu", "gelu", "silu"),
         "attention_scale": ("sqrt", "none", "temperature"),
         "positions": ("sinusoidal",),
         "rotary_cross_attention": (False,),
@@ -99,37 +104,63 @@ class HuggingFace(Format):
 `[*tokenizer.convert_tokens_to_ids(features), *tokenizer(line)["input_ids"]]`."""
 
     def limits(self, config: Config) -> str | None:
-        """Marian and Pegasus have one matrix of embeddings, and no rotary positions."""
-        needed = {
-            "tokenizer.shared": config.tokenizer.shared,
-            "model.tie_embeddings": config.model.tie_embeddings,
-            "model.positions: sinusoidal": config.model.positions == "sinusoidal",
-        }
+        """Two matrices of embeddings are possible only with Marian's own tokenizer."""
+        model = config.model
+        needed = {"model.positions: sinusoidal": model.positions == "sinusoidal"}
+        if not has_imported_kind(config) or model.norm == "pre":  # Pegasus has one matrix too
+            one = {
+                "tokenizer.shared": config.tokenizer.shared,
+                "model.tie_embeddings": model.tie_embeddings,
+            }
+            needed = one | needed
         if lacking := [option for option, is_given in needed.items() if not is_given]:
             return f"it needs {' and '.join(lacking)}"
-        if config.train_text.has_features and not config.model.feature_positions:
+        if config.train_text.has_features and not model.feature_positions:
             return "model.feature_positions is false"
+        if model.norm_epsilon > _EPSILON:
+            return f"model.norm_epsilon {model.norm_epsilon:g} is greater than its own, {_EPSILON:g}"
+        if model.norm == "pre" and (model.position_base, model.position_offset) != (10_000, 0):
+            return "it computes the positions of pre-norm models with base 10000 and offset 0"
         return super().limits(config)
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
         """Return code that uses the model with the run's search options."""
-        normalized = "" if config.tokenizer.normalization.src == "identity" else _NORMALIZED
+        notes, is_own = self.notes(config, tokenizers), is_imported(tokenizers)
+        if not is_own and config.tokenizer.normalization.src != "identity":
+            notes += _NORMALIZED
+        if config.model.norm_epsilon != _EPSILON:
+            notes += _OTHER_EPSILON.format(config.model.norm_epsilon)
+        if (config.model.position_base, config.model.position_offset) != (10_000, 0):
+            notes += _STORED_POSITIONS
         return _USAGE.format(
+            line="line" if not is_own else '" ".join(line.split())',
             **length_limits(config.decoding, "length"),
-            notes=self.notes(config, tokenizers) + normalized,
+            notes=notes,
         )
+
+    def notes(self, config: Config, tokenizers: Tokenizers) -> str:
+        """Marian's own tokenizer reads a tag at the start of the text."""
+        notes = super().notes(config, tokenizers)
+        own = 'A tag is the beginning of the text: `translate(">>deu<< a sentence")`.'
+        return notes.replace(self.tag_usage, own) if is_imported(tokenizers) else notes
 
     def write(self, translator: "Translator", folder: Path) -> None:
         """Write weights, config, generation config, and a tokenizer for both sides, and our own."""
         plugins.require("transformers", "export", f"--format {self.name}")
-        from seq2seq_cli.extras.export.huggingface_tokenizer import fast_tokenizer
+        from seq2seq_cli.extras.export.huggingface_tokenizer import (
+            fast_tokenizer,
+            write_marian_tokenizer,
+        )
         from seq2seq_cli.extras.export.huggingface_weights import weights
         from seq2seq_cli.model.weights import save_tensors
 
-        config, tokenizers = translator.config, translator.tokenizers
-        tokenizer = fast_tokenizer(tokenizers.src, self.max_positions)
+        config, tokenizers, rows = translator.config, translator.tokenizers, _rows(translator)
+        fast = None if is_imported(tokenizers) else fast_tokenizer(tokenizers.src, self.max_positions)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "config.json", _config(config.model, len(tokenizers.tgt)))
+        is_one = translator.model.src_embedding is translator.model.tgt_embedding
+        special = _special_tokens(rows)
+        described = _config(config.model, rows, is_one=is_one) | special
+        write_json(folder / "config.json", {**described, "forced_eos_token_id": None})
         options = config.decoding
         longest = options.max_length(config.data.max_length) + 1  # of the longest source
         search: dict[str, Any] = {"max_new_tokens": min(longest, self.max_positions - 1)}
