@@ -1,12 +1,20 @@
 """Marian and Pegasus models for `AutoModelForSeq2SeqLM` and `AutoTokenizer` of transformers 5."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seq2seq_cli import plugins
+from seq2seq_cli.config.languages import languages_of
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.extras.export.format import SIZES_AND_DROPOUT, Format, Source, length_limits
+from seq2seq_cli.extras.export.format import (
+    SIZES_AND_DROPOUT,
+    Format,
+    Source,
+    has_imported_kind,
+    is_imported,
+    length_limits,
+)
 from seq2seq_cli.files import write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import (
@@ -20,6 +28,7 @@ from seq2seq_cli.tokenizers.tokenizer import (
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
+    from seq2seq_cli.extras.export.vocabularies import Rows
 
 _USAGE = """```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -63,7 +72,6 @@ The weights include the model's own table of positions, which `from_pretrained` 
 """
 
 _EPSILON = 1e-5  # of transformers' norms
-_NAMES = ("decoder_start_token_id", "bos_token_id", "pad_token_id", "eos_token_id")
 
 
 class HuggingFace(Format):
@@ -154,7 +162,7 @@ class HuggingFace(Format):
         from seq2seq_cli.extras.export.huggingface_weights import weights
         from seq2seq_cli.model.weights import save_tensors
 
-        config, tokenizers, rows = translator.config, translator.tokenizers, _rows(translator)
+        config, tokenizers, rows = translator.config, translator.tokenizers, _rows(translator.tokenizers)
         fast = None if is_imported(tokenizers) else fast_tokenizer(tokenizers.src, self.max_positions)
         folder.mkdir(parents=True, exist_ok=True)
         is_one = translator.model.src_embedding is translator.model.tgt_embedding
@@ -164,45 +172,99 @@ class HuggingFace(Format):
         options = config.decoding
         longest = options.max_length(config.data.max_length) + 1  # of the longest source
         search: dict[str, Any] = {"max_new_tokens": min(longest, self.max_positions - 1)}
-        search = {**_SPECIAL_TOKENS, **search, "num_beams": 1, **self.search_of(options)}
+        search = {**_search(special, rows), **search, "num_beams": 1, **self.search_of(options)}
         if options.beam_size > 1:
             search["early_stopping"] = "never"  # until no better result is possible
         if options.sampling:
             search = {"top_k": 0, "do_sample": True} | search  # from all tokens
         write_json(folder / "generation_config.json", search)
-        save_tensors(weights(translator.model), folder / "model.safetensors")
-        tokenizer.save_pretrained(folder)
-        save_tokenizers(RunFolder(folder), tokenizers)
+        tensors = weights(translator.model, rows, self.max_positions)
+        save_tensors(tensors, folder / "model.safetensors")
+        if fast is None:
+            write_marian_tokenizer(tokenizers, rows, folder, self.max_positions, _codes(config))
+        else:
+            fast.save_pretrained(folder)
+            save_tokenizers(RunFolder(folder), tokenizers)
 
-    def source_ids(self, folder: Path, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of lines according to transformers, without EOS."""
-        from transformers import AutoTokenizer
+    def source_ids(
+        self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
+    ) -> list[list[int]]:
+        """Return the ids here of what transformers makes of lines, without EOS."""
+        tokenizer, rows = _auto_tokenizer(folder), _rows(tokenizers)
+        return [[rows.src[i] for i in tokenizer(line)["input_ids"][:-1]] for line in lines]
 
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        return [tokenizer(line)["input_ids"][:-1] for line in lines]
-
-    def translate(self, folder: Path, sources: Sequence[Source]) -> list[str]:
+    def translate(
+        self, folder: Path, sources: Sequence[Source], tokenizers: Tokenizers
+    ) -> list[str]:
         """Return the tokens of translations, computed one by one."""
         import torch
-        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+        from transformers import AutoModelForSeq2SeqLM, GenerationConfig
         from transformers.utils import logging
 
         # It reports tied and computed weights as missing.
         logging.set_verbosity_error()
         logging.disable_progress_bar()
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer, rows = _auto_tokenizer(folder), _rows(tokenizers)
+        theirs = {row: number for number, row in enumerate(rows.src)}
+        special = _special_tokens(rows)
         model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-        model.generation_config = GenerationConfig(**_SPECIAL_TOKENS)  # greedy, not the run's own
+        # Greedy, not the run's own search.
+        model.generation_config = GenerationConfig(**_search(special, rows))
         translations: list[str] = []
         for source in sources:
-            ids_BS = torch.tensor([[*source.ids, EOS_ID]])
+            ids_BS = torch.tensor([[*(theirs[i] for i in source.ids), special["eos_token_id"]]])
             output = model.generate(ids_BS, max_new_tokens=source.longest + 1)[0, 1:].tolist()
-            output = output[: output.index(EOS_ID)]
+            output = output[: output.index(special["eos_token_id"])]
             translations.append(" ".join(tokenizer.convert_ids_to_tokens(output)))
         return translations
 
 
-def _config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
+def _auto_tokenizer(folder: Path) -> Any:
+    import warnings
+
+    from transformers import AutoTokenizer
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")  # which is unused
+        return AutoTokenizer.from_pretrained(folder)
+
+
+def _rows(tokenizers: Tokenizers) -> "Rows":
+    from seq2seq_cli.extras.export.vocabularies import Rows, huggingface_rows
+
+    if is_imported(tokenizers):
+        return huggingface_rows(tokenizers)
+    return Rows(*(range(len(tokenizer)) for tokenizer in tokenizers))
+
+
+def _special_tokens(rows: "Rows") -> dict[str, int]:
+    """Return the ids of special tokens there; imported models have one for PAD and BOS."""
+    start, tgt = rows.tgt.index(BOS_ID), list(rows.tgt)
+    pad = tgt.index(PAD_ID) if PAD_ID in tgt else start
+    return {
+        "decoder_start_token_id": start,
+        "bos_token_id": start,
+        "eos_token_id": tgt.index(EOS_ID),
+        "pad_token_id": pad,
+    }
+
+
+def _search(special: Mapping[str, int], rows: "Rows") -> dict[str, Any]:
+    """Return what generation needs: EOS at the maximum length, and tokens never to output."""
+    never = [special["pad_token_id"], rows.tgt.index(UNK_ID), special["bos_token_id"]]
+    return {
+        **special,
+        "forced_eos_token_id": special["eos_token_id"],
+        "suppress_tokens": list(dict.fromkeys(never)),
+    }
+
+
+def _codes(config: Config) -> dict[str, str]:
+    languages = languages_of(config.data)
+    return {} if languages is None else {"source_lang": languages.src, "target_lang": languages.tgt}
+
+
+def _config(config: ModelConfig, rows: "Rows", *, is_one: bool) -> dict[str, Any]:
     is_marian = config.norm == "post"
     layer = {"attention_heads": config.heads, "ffn_dim": config.d_ff, "layerdrop": 0.0}
     sides = {
@@ -213,24 +275,19 @@ def _config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
     return {
         "architectures": ["MarianMTModel" if is_marian else "PegasusForConditionalGeneration"],
         "model_type": "marian" if is_marian else "pegasus",
-        "vocab_size": vocab_size,
-        "decoder_vocab_size": vocab_size,
+        "vocab_size": len(rows.src),
+        "decoder_vocab_size": len(rows.tgt),
         "max_position_embeddings": HuggingFace.max_positions,
         "d_model": config.d_model,
         **sides,
-        "activation_function": config.activation,
+        "activation_function": {"silu": "swish"}.get(config.activation, config.activation),
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
         "scale_embedding": False,  # as the weights are scaled already
-        "share_encoder_decoder_embeddings": True,
-        "tie_word_embeddings": True,
+        "share_encoder_decoder_embeddings": is_one,
+        "tie_word_embeddings": config.tie_embeddings,
         "is_encoder_decoder": True,
-        "pad_token_id": PAD_ID,
-        "bos_token_id": BOS_ID,
-        "eos_token_id": EOS_ID,
-        "decoder_start_token_id": BOS_ID,
-        "forced_eos_token_id": None,
         "dtype": "float32",
     }
 
