@@ -20,6 +20,8 @@ class Extra(NamedTuple):
 
 
 EXTRAS = {
+    "convert": Extra(("import_command",), ()),
+    "distill": Extra(("command",), ()),
     "export": Extra(("command",), ()),
     "hub": Extra(("command",), ("huggingface_hub",)),
     "inspect": Extra(("attend_command", "inspect_command"), ()),

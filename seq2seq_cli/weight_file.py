@@ -23,7 +23,7 @@ _TYPES = {
     **{"U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8"},
     **{"BOOL": "bool", "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
 }
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
+FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 class StoredTensor(NamedTuple):
@@ -80,7 +80,7 @@ def read_arrays(
     `read_weight_file`.
     """
     stored, sha256 = read_weights_of(path, shapes, expected_hash)
-    weights = {name: _as_float32(stored[name]) for name in shapes}
+    weights = {name: as_float32(stored[name]) for name in shapes}
     for name, array in weights.items():
         if not np.isfinite(array).all():
             raise damaged_by_nan(path, name)
@@ -94,7 +94,7 @@ def read_weights_of(
     most_bytes = 8 * sum(map(_size, shapes.values())) + LONGEST_HEADER
     file = read_weight_file(path, most_bytes)
     found = {
-        name: tensor.shape if tensor.dtype in _FLOATS else "no floats"
+        name: tensor.shape if tensor.dtype in FLOATS else "no floats"
         for name, tensor in file.tensors.items()
     }
     if found != shapes:
@@ -135,7 +135,8 @@ def _size(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-def _as_float32(tensor: StoredTensor) -> NDArray[np.float32]:
+def as_float32(tensor: StoredTensor) -> NDArray[np.float32]:
+    """Return the numbers of a tensor of floats."""
     if tensor.dtype == "bfloat16":  # the upper half of fp32
         halves = np.frombuffer(tensor.data, np.uint16)
         return (halves.astype(np.uint32) << 16).view(np.float32).reshape(tensor.shape)

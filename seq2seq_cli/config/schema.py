@@ -121,6 +121,9 @@ class ModelConfig(Section):
     source embedding."""
     output_bias: bool = False
     """Use a bias in the output projection."""
+    source_eos: bool = True
+    """Let the encoder see EOS after the source. false, as in models of OpenNMT: nothing attends to
+    it."""
 
     @property
     def has_dropout(self) -> bool:

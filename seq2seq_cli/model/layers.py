@@ -16,6 +16,7 @@ from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.kv_cache import LayerCache
 from seq2seq_cli.model.packing import BatchLayout
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -51,6 +52,13 @@ def source_positions(src_BS: Tensor, features: range) -> Tensor:
     is_feature_BS = (src_BS >= features.start) & (src_BS < features.stop)
     last_B1 = (index_S * is_feature_BS).amax(dim=1, keepdim=True)
     return (index_S - last_B1).clamp(min=0)
+
+
+def without_eos(src_BS: Tensor, pad_id: int) -> Tensor:
+    """Return the source with padding in place of EOS; a sentence of nothing else keeps it."""
+    is_eos_BS = src_BS == EOS_ID
+    is_eos_BS[:, 0] = False
+    return src_BS.masked_fill(is_eos_BS, pad_id)
 
 
 class FeedForward(nn.Module):

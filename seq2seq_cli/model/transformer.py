@@ -29,6 +29,7 @@ from seq2seq_cli.model.layers import (
     Memory,
     sinusoidal_positions,
     source_positions,
+    without_eos,
 )
 from seq2seq_cli.model.packing import BatchLayout, Padded
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID, Tokenizers
@@ -134,6 +135,8 @@ class Transformer(nn.Module):
         cut_BS: Tensor | None = None,
     ) -> Memory:
         """Encode the source; every sentence must have at least one token (its EOS)."""
+        if not self.config.source_eos:
+            src_BS = without_eos(src_BS, self.pad_id)
         mask_B11S = padding_mask(src_BS, self.pad_id)
         src_layout = layout(mask_B11S[:, 0, 0])
         positions_BS = self.source_positions(src_BS)

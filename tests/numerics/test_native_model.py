@@ -45,6 +45,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "embedding_scale": (True, False),
     "tie_embeddings": (True, False),
     "output_bias": (False, True),
+    "source_eos": (True, False),
     "norm_epsilon": (1e-5, 1e-9, 0.1),
     "position_base": (10_000.0, 500.0),
     "feature_positions": (True, False),

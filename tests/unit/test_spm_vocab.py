@@ -25,7 +25,7 @@ from seq2seq_cli.tokenizers.tokenizer import (
 )
 
 TEXT = ["der Hund läuft im Park", "die Katze schläft", "ein Haus ist groß", "½ ﬁ 12 km"] * 9
-WORDS = "der Hund läuft im Park groß".split()  # which normalization does not change
+WORDS = ["der", "Hund", "läuft", "im", "Park", "groß"]  # which normalization does not change
 TAG, OTHER = ">>deu<<", ">>deu_Latn<<"
 
 

@@ -29,7 +29,7 @@ OPTIONS: Mapping[str, Collection[object] | None] = {
     **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "attention_bias")),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
     **dict.fromkeys(("embedding_scale", "tie_embeddings", "output_bias", "norm_epsilon")),
-    **dict.fromkeys(("position_base", "position_offset")),
+    **dict.fromkeys(("position_base", "position_offset", "source_eos")),
     **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
     "activation": ACTIVATIONS,
     "norm": ("pre", "post"),
@@ -39,7 +39,7 @@ OPTIONS: Mapping[str, Collection[object] | None] = {
 # The hash of the model's code whose equations C repeats. Without PyTorch there is no model to
 # compare logits with, so a model whose code has been edited is loaded with it. After an edit, see
 # tests/numerics/test_native_model.py.
-MODEL_CODE = "b7af4d5baca4ce2a"
+MODEL_CODE = "86cb025f4fd5130e"
 _MODEL_FILES = ("attention", "device", "dropout", "kv_cache", "layers", "packing", "transformer")
 
 _ALIGNMENT = 64  # bytes: one cache line, and the largest register
@@ -127,6 +127,7 @@ class NativeModel:
         self._parts = {name: _aligned(array) for name, array in parts.items()}
         self._config = config
         self._num_features = num_features
+        self.source_eos = config.source_eos
         self.precision = precision
         self.pad_id = pad_id
         self.num_layers = self._count("decoder")

@@ -214,6 +214,8 @@ class _Sources:
     """The structure of some sources, and the arrays that it points to."""
 
     def __init__(self, model: Model, sources: Sequence[Ids]) -> None:
+        if not model.source_eos:  # as model/layers.py: without_eos
+            sources = [ids[:1] + ids[1:-1] for ids in sources]
         lengths = [len(ids) for ids in sources]
         self._ids_BS = pad_rows(sources)
         self._places_BS = model.places(self._ids_BS)

@@ -70,6 +70,7 @@ class CTranslate2(Format):
         "position_offset": (0,),
         "norm_epsilon": (1e-5,),
         "output_bias": (False,),
+        "source_eos": (True,),
     }
     search_options: ClassVar = {
         "beam_size": "beam_size",

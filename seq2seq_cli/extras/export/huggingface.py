@@ -96,6 +96,7 @@ class HuggingFace(Format):
         "position_offset": (0,),
         "norm_epsilon": (1e-5,),
         "output_bias": (False,),
+        "source_eos": (True,),
     }
     search_options: ClassVar = {
         "beam_size": "num_beams",

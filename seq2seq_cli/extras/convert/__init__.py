@@ -1,0 +1,1 @@
+"""Runs made from other programs' models."""

@@ -1,0 +1,101 @@
+"""Reads packages of Argos Translate and LibreTranslate: .argosmodel files."""
+
+import stat
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from seq2seq_cli.config.languages import LanguagePair
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.extras.convert import ctranslate2
+from seq2seq_cli.extras.convert.foreign import ForeignModel, read_object, read_sentencepiece, refuse
+from seq2seq_cli.files import MEBIBYTE
+
+_CHUNK = MEBIBYTE
+_MOST_FILES = 10_000
+_MOST_BYTES = 8 << 30  # of a package
+_MOST_RATIO = 50  # of a package's content and its own size; vocabularies compress well
+_SMALL = 64 * MEBIBYTE  # any package may contain so much
+# What Argos Translate asks of CTranslate2.
+_SEARCH: dict[str, Any] = {"beam_size": 4, "length_penalty": 0.2, "replace_unk": True}
+# Codes of LibreTranslate that are not of ISO 639.
+_CODES = {"pb": "pt-BR", "zt": "zh-Hant"}
+
+
+def detect(path: Path) -> bool:
+    return path.is_file() and path.suffix in (".argosmodel", ".zip")
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """Give a temporary folder with the package's own folder; UserError if it is not a package."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                _unpack(archive, path, folder)
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            raise UserError(f"{path} is damaged ({short(str(error))})") from None
+        found = sorted(folder.rglob("metadata.json"), key=lambda p: len(p.parts))
+        if not found:
+            raise UserError(f"{path} is not a package of Argos Translate: it has no metadata.json")
+        yield found[0].parent
+
+
+def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
+    """Write the files that are needed, no more bytes than the package says and may have."""
+    entries = archive.infolist()
+    most = min(_MOST_BYTES, max(_SMALL, _MOST_RATIO * path.stat().st_size))
+    if len(entries) > _MOST_FILES or sum(entry.file_size for entry in entries) > most:
+        raise UserError(f"{path} is refused: it would expand to more than {most:,} bytes")
+    left = most
+    for entry in entries:
+        name = PurePosixPath(entry.filename)
+        is_link = stat.S_ISLNK(entry.external_attr >> 16)
+        if name.is_absolute() or ".." in name.parts or "\\" in entry.filename or is_link:
+            raise UserError(f"{path} is refused: it has the path {short(entry.filename)!r}")
+        if entry.is_dir() or not {"model", name.name} & {"model", *_NEEDED} & set(name.parts):
+            continue
+        target = folder.joinpath(*name.parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(entry) as source, target.open("wb") as file:
+            while chunk := source.read(_CHUNK):
+                left -= len(chunk)
+                if left < 0:
+                    raise UserError(f"{path} is refused: it expands to more than {most:,} bytes")
+                file.write(chunk)
+
+
+_NEEDED = ("metadata.json", "sentencepiece.model", "bpe.model")
+
+
+def read(folder: Path) -> ForeignModel:
+    """Read the folder of a package; UserError if it is damaged, or cannot become a run."""
+    metadata = read_object(folder / "metadata.json")
+    if not (folder / "sentencepiece.model").is_file():
+        if (folder / "bpe.model").is_file():
+            what = "bpe.model, BPE after Moses' tokenizer"
+            raise refuse(folder, what, "only SentencePiece models can be read")
+        raise UserError(f"{folder.name} is not complete: it has no sentencepiece.model")
+    model = folder / "model"
+    if not (model / "model.bin").is_file():
+        raise UserError(f"{folder.name} is not complete: it has no model/model.bin")
+    spm = read_sentencepiece(folder / "sentencepiece.model")
+    found = ctranslate2.read(model, (spm, spm))
+    found.decoding = {**found.decoding, **_SEARCH}
+    prefix = metadata.get("target_prefix")
+    if isinstance(prefix, str) and prefix:
+        found.notes.append(f"target_prefix {short(prefix)!r} has no equivalent")
+    found.languages = _languages(metadata)
+    return found
+
+
+def _languages(metadata: dict[str, Any]) -> LanguagePair | None:
+    codes = [metadata.get("from_code"), metadata.get("to_code")]
+    if all(isinstance(code, str) and 2 <= len(code) <= 12 for code in codes):
+        return LanguagePair(*(_CODES.get(str(code), str(code)) for code in codes))
+    return None

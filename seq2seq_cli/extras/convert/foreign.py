@@ -1,0 +1,202 @@
+"""A model of another program between its reader and the writer of the run, and what readers share.
+
+V vocabulary, D d_model, F d_ff.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seq2seq_cli.config.languages import LanguagePair
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
+from seq2seq_cli.tokenizers.tokenizer import Tokenizers
+
+Array = NDArray[np.float32]
+Dialect = Literal["Hugging Face", "Marian", "CTranslate2"]
+
+MOST_ENTRIES = 2_000_000  # of a vocabulary
+MOST_LAYERS = 1_000
+_MOST_SENTENCEPIECE = 64 * MEBIBYTE
+
+
+class Vocabulary(NamedTuple):
+    """The entries of one side by the ids of the other program, and the ids of special tokens."""
+
+    pieces: tuple[str | None, ...]  # None: a row without an entry
+    unk: int
+    eos: int
+    start: int | None = None  # of the decoder; None: it starts from a zero embedding
+    pad: int | None = None  # never produced, so the run has no such row
+
+
+@dataclass
+class ForeignModel:
+    """Weights under the run's names, in fp32, with the rows of vocabularies in their own order."""
+
+    weights: dict[str, Array]
+    model: dict[str, Any]  # options of section model
+    src: Vocabulary
+    tgt: Vocabulary  # the same object if the vocabulary is shared
+    dialect: Dialect
+    sentencepiece: tuple[bytes, bytes] | None = None  # of source and target
+    tokenizers: Tokenizers | None = None  # of an export of this program
+    has_halves: bool = True  # sines before cosines, not alternating
+    decoding: dict[str, Any] = field(default_factory=dict)  # options of section decoding
+    bad_words: Sequence[Sequence[int]] = ()  # target ids that no translation contains
+    max_length: int = 256  # tokens of a source
+    languages: LanguagePair | None = None
+    tags: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+
+class Names:
+    """The tensors of a file by name, each of which is taken once, with its expected shape."""
+
+    def __init__(self, tensors: Mapping[str, NDArray[Any]], path: Path) -> None:
+        self.tensors, self.path = dict(tensors), path
+
+    def take(self, name: str, *shape: int | None) -> Array:
+        """Return and remove a tensor in fp32; UserError if it is missing or has another shape."""
+        found = self.take_optional(name, *shape)
+        if found is None:
+            raise UserError(f"{self.path} is not complete: it lacks the weights {name}")
+        return found
+
+    def take_optional(self, name: str, *shape: int | None) -> Array | None:
+        """Return None if there is no such tensor."""
+        array = self.tensors.pop(name, None)
+        if array is None:
+            return None
+        fits = len(array.shape) == len(shape) and all(
+            expected in (None, size) for expected, size in zip(shape, array.shape, strict=True)
+        )
+        if not fits or array.dtype.kind not in "fiu":
+            raise UserError(
+                f"{self.path} does not fit its configuration: {name} has the shape "
+                f"{list(array.shape)}"
+            )
+        with np.errstate(over="ignore"):
+            as_float = np.ascontiguousarray(array, np.float32)
+        if not np.isfinite(as_float).all():
+            raise UserError(f"{self.path} is damaged: {name} contains NaN or infinity")
+        return as_float
+
+
+def number(value: object, name: str, path: Path, least: int = 1, most: int = 1 << 20) -> int:
+    """Return a number of a configuration; UserError if it is none in this range."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise UserError(f"{path}: {name} must be a number from {least:,} to {most:,}")
+    return value
+
+
+def refuse(path: Path, what: str, reason: str) -> UserError:
+    """Return the error for a model that a run cannot represent."""
+    return UserError(f"{path} cannot be imported: it has {what}, and {reason}")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; UserError if the file is missing, damaged or something else."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it is not a JSON object")
+    return content
+
+
+def read_sentencepiece(path: Path) -> bytes:
+    with reading(path):
+        return read_bounded(path, _MOST_SENTENCEPIECE)
+
+
+def entries_by_id(ids: Mapping[Any, Any], size: int, path: Path) -> tuple[str | None, ...]:
+    """Return entries by id from a table of ids; UserError for ids that the weights lack."""
+    pieces: list[str | None] = [None] * size
+    for piece, token in ids.items():
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < size:
+            raise UserError(f"{path}: {short(str(piece))} has an id that the weights lack")
+        if pieces[token] is not None:
+            raise UserError(f"{path}: two entries have the id {token}")
+        pieces[token] = str(piece)
+    return tuple(pieces)
+
+
+def is_tag(piece: str | None) -> bool:
+    """Return True for >>deu<<, which chooses the target language of OPUS-MT's models."""
+    return piece is not None and piece.startswith(">>") and piece.endswith("<<") and len(piece) > 4
+
+
+def tags_of(vocabulary: Vocabulary) -> tuple[str, ...]:
+    return tuple(piece for piece in vocabulary.pieces if piece is not None and is_tag(piece))
+
+
+# Activations by their names in other programs, and a number a with f(x) = ours(a x) / a.
+ACTIVATIONS = {
+    "relu": ("relu", 1.0),
+    "gelu": ("gelu", 1.0),
+    "swish": ("silu", 1.0),
+    "silu": ("silu", 1.0),
+    "quick_gelu": ("silu", 1.702),  # x · sigmoid(1.702 x) (Hendrycks and Gimpel 2016)
+}
+
+
+def fold_activation(weights: dict[str, Array], factor: float) -> None:
+    """Make f(x) = silu(a x) / a from silu: exactly, in the layers before and after it."""
+    if factor != 1.0:
+        for name in weights:
+            if ".feed_forward.expand." in name:
+                weights[name] = weights[name] * np.float32(factor)
+            elif name.endswith(".feed_forward.contract.weight"):
+                weights[name] = weights[name] / np.float32(factor)
+
+
+def marian_base(d_model: int) -> float:
+    """Return the base of Marian's sinusoids, whose rate j is 10000^(-j / (d/2 - 1))."""
+    half = d_model // 2
+    return float(10_000.0 ** (half / max(half - 1, 1)))
+
+
+def table_of_positions(count: int, d_model: int, base: float, offset: int) -> NDArray[np.float64]:
+    """Return encodings of positions, (count, D), with sines before cosines, as other programs."""
+    rates = base ** (-np.arange(d_model // 2) * 2 / d_model)
+    angles = (np.arange(count) + offset)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
+class Positions(NamedTuple):
+    """How a table of positional encodings was made."""
+
+    has_halves: bool
+    base: float
+    offset: int
+
+
+_MOST_POSITIONS = 512  # compared; angles of later ones differ by rounding in fp32
+
+
+def fit_positions(table: NDArray[Any], path: Path) -> Positions:
+    """Find layout, base and offset of a table, (positions, D); UserError if none of these fits."""
+    stored = np.asarray(table, np.float64)[:_MOST_POSITIONS]
+    d_model = stored.shape[1]
+    tolerance = 2e-3 if table.dtype.itemsize < 4 else 5e-4
+    for base in (10_000.0, marian_base(d_model)):
+        for offset in (0, 1, 2):
+            halves = table_of_positions(len(stored), d_model, base, offset)
+            alternating = halves.reshape(len(stored), 2, -1).transpose(0, 2, 1).reshape(stored.shape)
+            for has_halves, computed in ((True, halves), (False, alternating)):
+                # A padding position may be zero, and a run computes what the table has.
+                if np.abs(computed - stored).max(initial=0.0) <= tolerance:
+                    return Positions(has_halves, base, offset)
+    raise refuse(path, "a table of positions that is no known sinusoid", "runs learn no positions")
+
+
+def position_options(positions: Positions) -> dict[str, Any]:
+    return {"position_base": positions.base, "position_offset": positions.offset}
+
+
+def scale_of(d_model: int, is_scaled: bool) -> float:
+    return math.sqrt(d_model) if is_scaled else 1.0

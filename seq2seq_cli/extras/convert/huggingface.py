@@ -1,0 +1,326 @@
+"""Reads MarianMT models of transformers: OPUS-MT, and what `seq2seq export` writes.
+
+Sources: `modeling_marian.py`, `configuration_marian.py` and `tokenization_marian.py` of
+transformers 5. V vocabulary, D d_model, F d_ff.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seq2seq_cli.config.languages import LanguagePair
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.extras.convert.foreign import (
+    ACTIVATIONS,
+    MOST_ENTRIES,
+    MOST_LAYERS,
+    Array,
+    ForeignModel,
+    Names,
+    Positions,
+    Vocabulary,
+    entries_by_id,
+    fit_positions,
+    fold_activation,
+    number,
+    position_options,
+    read_object,
+    read_sentencepiece,
+    refuse,
+    tags_of,
+)
+from seq2seq_cli.extras.convert.own_export import own_tokenizers, own_vocabulary
+from seq2seq_cli.weight_file import FLOATS, as_float32, read_weight_file
+
+_LONGEST = 512  # positions of OPUS-MT
+_ATTENTIONS = (("self_attn", "self_attention"), ("encoder_attn", "cross_attention"))
+_PROJECTIONS = (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output"))
+
+
+def detect(folder: Path) -> bool:
+    """Return True for a folder of transformers."""
+    names = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")
+    return (folder / "config.json").is_file() and any((folder / n).is_file() for n in names)
+
+
+def read(folder: Path) -> ForeignModel:
+    """Read a folder; UserError if it is damaged, or if a run cannot represent the model."""
+    path = folder / "config.json"
+    config = read_object(path)
+    tokenizers = own_tokenizers(folder)
+    _check(config, path, is_ours=tokenizers is not None)
+    names, has_halved_precision = _tensors(folder)
+    generation = folder / "generation_config.json"
+    search = {**config, **(read_object(generation) if generation.is_file() else {})}
+    src_size = number(config.get("vocab_size"), "vocab_size", path, 4, MOST_ENTRIES)
+    is_one = config.get("share_encoder_decoder_embeddings", True) is not False
+    tgt_size = src_size
+    if not is_one:
+        given = config.get("decoder_vocab_size") or src_size
+        tgt_size = number(given, "decoder_vocab_size", path, 4, MOST_ENTRIES)
+    weights, options, positions = _weights(names, config, path, src_size, tgt_size, is_one)
+    if tokenizers is not None:
+        src = own_vocabulary(tokenizers.src, src_size, path)
+        tgt = src if tokenizers.is_shared else own_vocabulary(tokenizers.tgt, tgt_size, path)
+        sentencepiece = None
+    else:
+        src, tgt = _vocabularies(folder, config, src_size, tgt_size)
+        sentencepiece = (
+            read_sentencepiece(folder / "source.spm"),
+            read_sentencepiece(folder / "target.spm"),
+        )
+    notes = ["weights in half precision were read as they are"] if has_halved_precision else []
+    model = ForeignModel(
+        weights=weights,
+        model={**options, **position_options(positions)},
+        src=src,
+        tgt=tgt,
+        dialect="Hugging Face",
+        sentencepiece=sentencepiece,
+        tokenizers=tokenizers,
+        has_halves=positions.has_halves,
+        languages=_languages(folder),
+        tags=tags_of(src),
+        notes=notes,
+    )
+    _add_search(model, search, config)
+    return model
+
+
+def _check(config: dict[str, Any], path: Path, *, is_ours: bool) -> None:
+    """Refuse by name what is no MarianMT model."""
+    kind = config.get("model_type")
+    reasons = {
+        "t5": "its relative position biases and RMSNorm have no option here",
+        "mt5": "its relative position biases and RMSNorm have no option here",
+        "umt5": "its relative position biases and RMSNorm have no option here",
+        "mbart": "its learned positions and embedding norm have no option here",
+        "bart": "its learned positions and embedding norm have no option here",
+        "m2m_100": "its tokenizer puts language codes around the text",
+        "pegasus": "its tokenizer is not known here",
+    }
+    if kind == "marian" or (kind == "pegasus" and is_ours):
+        return
+    reason = reasons.get(str(kind), "only MarianMT can be imported")
+    raise refuse(path, f"model_type {short(str(kind))}", reason)
+
+
+def _tensors(folder: Path) -> tuple[Names, bool]:
+    """Return all tensors, and whether any of them has half precision."""
+    path = folder / "model.safetensors"
+    if path.is_file():
+        stored = {n: t for n, t in read_weight_file(path).tensors.items() if t.dtype in FLOATS}
+        has_halves = any(tensor.dtype in ("float16", "bfloat16") for tensor in stored.values())
+        return Names({name: as_float32(tensor) for name, tensor in stored.items()}, path), has_halves
+    if (folder / "model.safetensors.index.json").is_file():
+        raise refuse(folder, "weights in several files", "such large models are not read")
+    path = folder / "pytorch_model.bin"
+    import torch
+
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # PyTorch raises any type for a damaged file
+        raise UserError(f"{path} is damaged ({short(str(error))})") from None
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor)
+        for name, tensor in tensors.items()
+    ):
+        raise UserError(f"{path} is damaged: it is not a table of weights")
+    halves = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors.values())
+    return Names({name: t.float().numpy() for name, t in tensors.items()}, path), halves
+
+
+def _weights(
+    names: Names, config: dict[str, Any], path: Path, src_size: int, tgt_size: int, is_one: bool
+) -> tuple[dict[str, Array], dict[str, Any], Positions]:
+    """Return the weights under our names, the options of the model, and its positions."""
+    d_model = number(config.get("d_model"), "d_model", path, 2, 65_536)
+    layers = {
+        side: number(config.get(f"{side}_layers"), f"{side}_layers", path, 1, MOST_LAYERS)
+        for side in ("encoder", "decoder")
+    }
+    for name in ("attention_heads", "ffn_dim"):
+        if config.get(f"encoder_{name}") != config.get(f"decoder_{name}"):
+            raise refuse(path, f"different {name} in encoder and decoder", "a run has one number")
+    heads = number(config.get("encoder_attention_heads"), "encoder_attention_heads", path)
+    d_ff = number(config.get("encoder_ffn_dim"), "encoder_ffn_dim", path)
+    activation = config.get("activation_function")
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise refuse(path, f"the activation {short(str(activation))}", f"runs have {known}")
+    is_pre_norm = config.get("model_type") == "pegasus"
+    weights: dict[str, Array] = {}
+    positions = _positions(names, d_model)
+    _embeddings(names, weights, (src_size, tgt_size, d_model), is_one)
+    is_tied = config.get("tie_word_embeddings", True) is not False
+    lm_head = names.take_optional("lm_head.weight", tgt_size, d_model)
+    if not is_tied and lm_head is not None:
+        weights["projection.weight"] = lm_head
+    bias = names.take_optional("final_logits_bias", 1, tgt_size)
+    weights["projection.bias"] = np.zeros(tgt_size, np.float32) if bias is None else bias[0]
+    for side, count in layers.items():
+        for layer in range(count):
+            _layer(names, weights, side, layer, d_model, d_ff)
+        if is_pre_norm:
+            _norm(names, weights, f"model.{side}.layer_norm", f"{side}_norm", d_model)
+    ours, factor = ACTIVATIONS[activation]
+    fold_activation(weights, factor)
+    options = {
+        "d_model": d_model,
+        "heads": heads,
+        "layers": layers,
+        "d_ff": d_ff,
+        "dropout": _probability(config.get("dropout", 0.1)),
+        "attention_dropout": _probability(config.get("attention_dropout", 0.0)),
+        "activation_dropout": _probability(config.get("activation_dropout", 0.0)),
+        "activation": ours,
+        "norm": "pre" if is_pre_norm else "post",
+        "embedding_scale": config.get("scale_embedding") is True,
+        "tie_embeddings": "projection.weight" not in weights,
+    }
+    return weights, options, positions
+
+
+def _probability(given: object) -> float:
+    return float(given) if isinstance(given, int | float) and 0 <= given < 1 else 0.0
+
+
+def _positions(names: Names, d_model: int) -> Positions:
+    """Take the stored tables, which transformers computes anew when it saves none."""
+    found = Positions(has_halves=True, base=10_000.0, offset=0)
+    for side in ("encoder", "decoder"):
+        table = names.take_optional(f"model.{side}.embed_positions.weight", None, d_model)
+        if table is not None:
+            found = fit_positions(table, names.path)
+    return found
+
+
+def _embeddings(
+    names: Names, weights: dict[str, Array], sizes: tuple[int, int, int], is_one: bool
+) -> None:
+    """Take the embeddings; those of both sides are one matrix if the sides share it."""
+    src_size, tgt_size, d_model = sizes
+    shared = names.take_optional("model.shared.weight", src_size, d_model)
+    src = names.take_optional("model.encoder.embed_tokens.weight", src_size, d_model)
+    tgt = names.take_optional("model.decoder.embed_tokens.weight", tgt_size, d_model)
+    if is_one:
+        found = next((array for array in (shared, src, tgt) if array is not None), None)
+        src = tgt = found
+    if src is None or tgt is None:
+        raise UserError(f"{names.path} is not complete: it lacks the weights of embeddings")
+    weights["tgt_embedding.weight"] = tgt
+    if not is_one:
+        weights["src_embedding.weight"] = src
+
+
+def _layer(
+    names: Names, weights: dict[str, Array], side: str, layer: int, d_model: int, d_ff: int
+) -> None:
+    theirs, ours = f"model.{side}.layers.{layer}", f"{side}.{layer}"
+    for their_part, part in _ATTENTIONS[: 1 if side == "encoder" else 2]:
+        for their_name, name in _PROJECTIONS:
+            prefix = f"{theirs}.{their_part}.{their_name}_proj"
+            _linear(names, weights, prefix, f"{ours}.{part}.{name}", d_model, d_model)
+        norm = f"{theirs}.{their_part}_layer_norm"
+        _norm(names, weights, norm, f"{ours}.{part}_residual.norm", d_model)
+    _linear(names, weights, f"{theirs}.fc1", f"{ours}.feed_forward.expand", d_ff, d_model)
+    _linear(names, weights, f"{theirs}.fc2", f"{ours}.feed_forward.contract", d_model, d_ff)
+    norm = f"{theirs}.final_layer_norm"
+    _norm(names, weights, norm, f"{ours}.feed_forward_residual.norm", d_model)
+
+
+def _linear(
+    names: Names, weights: dict[str, Array], theirs: str, ours: str, rows: int, columns: int
+) -> None:
+    weights[f"{ours}.weight"] = names.take(f"{theirs}.weight", rows, columns)
+    weights[f"{ours}.bias"] = names.take(f"{theirs}.bias", rows)
+
+
+def _norm(names: Names, weights: dict[str, Array], theirs: str, ours: str, size: int) -> None:
+    for part in ("weight", "bias"):
+        weights[f"{ours}.{part}"] = names.take(f"{theirs}.{part}", size)
+
+
+def _vocabularies(
+    folder: Path, config: dict[str, Any], src_size: int, tgt_size: int
+) -> tuple[Vocabulary, Vocabulary]:
+    """Read vocab.json, and target_vocab.json if the sides have separate vocabularies."""
+    path = folder / "vocab.json"
+    if not (folder / "source.spm").is_file() and not path.is_file():
+        raise UserError(f"{folder} has no tokenizer: source.spm, target.spm and vocab.json")
+    given = folder / "tokenizer_config.json"
+    options = read_object(given) if given.is_file() else {}
+    separate = folder / "target_vocab.json"
+    is_separate = options.get("separate_vocabs") is True or src_size != tgt_size
+    src = _vocabulary(path, config, options, src_size, is_target=not is_separate)
+    if not is_separate:
+        return src, src
+    return src, _vocabulary(separate, config, options, tgt_size, is_target=True)
+
+
+def _vocabulary(
+    path: Path, config: dict[str, Any], options: dict[str, Any], size: int, *, is_target: bool
+) -> Vocabulary:
+    ids = read_object(path)
+    pieces = entries_by_id(ids, size, path)
+    unk = options.get("unk_token", "<unk>")
+    unk = unk.get("content") if isinstance(unk, dict) else unk
+    if unk not in ids:
+        raise UserError(f"{path} has no entry {short(str(unk))} for unknown tokens")
+    where = path.with_name("config.json")
+    eos = number(_first(config.get("eos_token_id")), "eos_token_id", where, 0, size - 1)
+    start, pad = config.get("decoder_start_token_id"), config.get("pad_token_id")
+    if not is_target:  # the source has neither
+        pad = ids.get("<pad>", pad)
+        in_range = isinstance(pad, int) and 0 <= pad < size
+        return Vocabulary(pieces, ids[unk], eos, None, pad if in_range else None)
+    start = number(start, "decoder_start_token_id", where, 0, size - 1)
+    pad = None if pad is None else number(pad, "pad_token_id", where, 0, size - 1)
+    return Vocabulary(pieces, ids[unk], eos, start, None if pad == start else pad)
+
+
+def _first(ids: object) -> object:
+    return ids[0] if isinstance(ids, list) and len(ids) == 1 else ids
+
+
+def _languages(folder: Path) -> LanguagePair | None:
+    path = folder / "tokenizer_config.json"
+    options = read_object(path) if path.is_file() else {}
+    codes = [options.get("source_lang"), options.get("target_lang")]
+    if all(isinstance(code, str) and 2 <= len(code) <= 3 and code.isalpha() for code in codes):
+        return LanguagePair(*(str(code).lower() for code in codes))
+    return None
+
+
+def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, Any]) -> None:
+    """Add the search options of generation_config.json, or of config.json in older models."""
+    beam, longest = search.get("num_beams", 1), search.get("max_length", _LONGEST)
+    if isinstance(search.get("max_new_tokens"), int):
+        longest = search["max_new_tokens"] + 1
+    positions = config.get("max_position_embeddings", _LONGEST)
+    most = min(n for n in (longest, positions) if isinstance(n, int)) if isinstance(longest, int) else _LONGEST
+    # The length counts the start token and EOS, which every translation ends with.
+    model.decoding = {"max_len_factor": 0.0, "max_len_extra": min(max(most - 2, 1), 10_000)}
+    model.max_length = max(1, positions - 1) if isinstance(positions, int) else _LONGEST - 1
+    if isinstance(beam, int) and 1 <= beam <= 1_000:
+        model.decoding["beam_size"] = beam
+    for name, least, most_value in (("length_penalty", 0.0, 10.0), ("repetition_penalty", 1.0, 1e3)):
+        value = search.get(name)
+        if isinstance(value, int | float) and value != 1.0:
+            if least <= value <= most_value:
+                model.decoding[name] = float(value)
+            else:
+                model.notes.append(f"{name} {value} has no equivalent")
+    size = search.get("no_repeat_ngram_size")
+    if isinstance(size, int) and size > 0:
+        model.decoding["no_repeat_ngram_size"] = size
+    special = {model.tgt.start, model.tgt.pad, model.tgt.unk}
+    words = search.get("bad_words_ids") or ()
+    model.bad_words = [
+        word
+        for word in words
+        if isinstance(word, list)
+        and all(isinstance(i, int) and 0 <= i < len(model.tgt.pieces) for i in word)
+        and not set(word) <= special
+    ]

@@ -1,0 +1,61 @@
+"""The command import: makes a run folder from another program's model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import path_argument, text_option
+from seq2seq_cli.console import printable_lines
+from seq2seq_cli.paths import expanded
+
+
+@app.command(
+    "import",
+    epilog="**Examples**\n\n"
+    "seq2seq import Helsinki-NLP/opus-mt-de-en runs/opus\n\n"
+    "seq2seq import translate-de_en-1_9.argosmodel runs/argos\n\n"
+    "seq2seq import marian-model runs/marian --langs de-en --text sentences.de",
+)
+def import_(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Folder of transformers (MarianMT), Marian or CTranslate2, an .argosmodel, or the "
+            "name of a MarianMT model on the Hugging Face hub.",
+        ),
+    ],
+    run_dir: Annotated[Path, path_argument("RUN", "Run folder to write, which must not exist.")],
+    langs: Annotated[
+        str | None,
+        typer.Option(
+            "--langs",
+            metavar="SRC-TGT",
+            help="Source and target language, such as de-en.",
+            show_default="as the source says",
+        ),
+    ] = None,
+    verify: Annotated[
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Compare the run with the other program.",
+            show_default="if it is installed",
+        ),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        text_option(
+            "--text",
+            help_text="File of source sentences to compare with, in place of some that are made "
+            "from the vocabulary.",
+        ),
+    ] = None,
+) -> None:
+    """Make a run folder from a model of OPUS-MT, Marian, CTranslate2 or Argos Translate."""
+    from seq2seq_cli.extras.convert.importer import import_model
+
+    report = import_model(str(expanded(source)), run_dir, langs, verify, text)
+    typer.echo(printable_lines(report))

@@ -1,0 +1,114 @@
+"""import_model(): from another program's model to a run folder, compared with that program."""
+
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from seq2seq_cli import plugins
+from seq2seq_cli.config.languages import languages_from_option
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.extras.convert.foreign import ForeignModel
+from seq2seq_cli.extras.convert.formats import FORMATS, format_of, module_of, opened
+from seq2seq_cli.extras.convert.writer import Orders, write
+
+logger = logging.getLogger(__name__)
+
+_DIALECTS = {
+    "Hugging Face": "LayerNorm's epsilon is 1e-5, and positions have base 10000",
+    "Marian": "LayerNorm's epsilon is 1e-9, and positions divide by d/2 - 1",
+    "CTranslate2": "positions are as the model stores them",
+}
+# Files of a hub that are read; others, such as weights for TensorFlow, are not downloaded.
+_HUB_FILES = ("*.json", "*.spm", "*.model", "model.safetensors", "model.bin", "*.txt", "*.yml", "*.npz")
+
+
+def import_model(
+    source: str, run_dir: Path, langs: str | None, verify: bool | None, text: Path | None
+) -> str:
+    """Write a run folder and return a report, a line for each fact.
+
+    `langs`, such as de-en, are the languages; `verify`: compare with the other program, by default
+    if it is installed, with the sentences of `text` or else some from the vocabulary. Raises
+    UserError if the folder exists, if the source is damaged or cannot be represented, and if the
+    comparison fails; then there is no folder.
+    """
+    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+        raise UserError(f"{run_dir} exists and is not an empty folder: import to another one")
+    path = _local(source)
+    name = format_of(path)
+    part = run_dir.with_name(f"{run_dir.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with opened(name, path) as folder:
+            model: ForeignModel = module_of(name).read(folder)
+            if langs is not None:
+                model.languages = languages_from_option(langs)
+            orders = write(model, part, _record(source, name, model))
+            compared = _verify(name, folder, model, part, orders, verify, text)
+        if run_dir.exists():
+            run_dir.rmdir()  # it is empty
+        part.replace(run_dir)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return "\n".join(_report(source, run_dir, name, model, compared))
+
+
+def _local(source: str) -> Path:
+    """Return the path of a source; a name of the hub, owner/name, is downloaded."""
+    path = Path(source)
+    if path.exists() or source.count("/") != 1 or source.startswith((".", "~", "/")):
+        return path
+    plugins.require("huggingface_hub", "hub", f"{source}, which is no folder here but on a hub,")
+    import huggingface_hub as hub
+
+    try:
+        names = hub.HfApi().list_repo_files(source)
+        safe = "model.safetensors" in names
+        patterns = [*_HUB_FILES, *([] if safe else ["pytorch_model.bin"])]
+        return Path(hub.snapshot_download(source, allow_patterns=patterns))
+    except (OSError, ValueError) as error:  # the hub's errors are these
+        raise UserError(f"cannot download {source}: {short(str(error))}") from None
+
+
+def _record(source: str, name: str, model: ForeignModel) -> dict[str, object]:
+    return {"from": short(source), "format": name, "dialect": model.dialect, "notes": model.notes}
+
+
+def _verify(
+    name: str,
+    folder: Path,
+    model: ForeignModel,
+    run: Path,
+    orders: Orders,
+    verify: bool | None,
+    text: Path | None,
+) -> str:
+    """Return what was compared, or why nothing was."""
+    if verify is False:
+        return "not compared (--no-verify)"
+    from seq2seq_cli.extras.convert import verify as verifying
+
+    package = FORMATS[name].verifier
+    if not verifying.is_installed(package):
+        if verify:
+            plugins.require(package, "export", "--verify")
+        return f"not compared, as {package} is not installed"
+    if name == "huggingface":
+        return verifying.verify_huggingface(folder, run, orders, text)
+    if name == "marian":
+        return verifying.verify_marian(folder, model, run, orders, text)
+    inner = folder / "model" if name == "argos" else folder
+    return verifying.verify_ctranslate2(inner, model, run, orders, text)
+
+
+def _report(
+    source: str, run_dir: Path, name: str, model: ForeignModel, compared: str
+) -> Sequence[str]:
+    return [
+        f"imported {source}, {FORMATS[name].title}, to {run_dir}",
+        f"dialect: {model.dialect} ({_DIALECTS[model.dialect]})",
+        f"comparison: {compared}",
+        *(f"note: {note}" for note in dict.fromkeys(model.notes)),
+    ]

@@ -1,0 +1,423 @@
+"""Reads folders of the original Marian: .npz, decoder.yml, vocabularies and SentencePiece models.
+
+Sources: marian-nmt/marian-dev, and the converters of transformers and CTranslate2.
+V vocabulary, D d_model, F d_ff.
+"""
+
+import json
+import re
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from seq2seq_cli.config.safe_yaml import parse_yaml
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.extras.convert.foreign import (
+    MOST_ENTRIES,
+    MOST_LAYERS,
+    Array,
+    ForeignModel,
+    Names,
+    Vocabulary,
+    entries_by_id,
+    fold_activation,
+    marian_base,
+    number,
+    read_sentencepiece,
+    refuse,
+    tags_of,
+)
+from seq2seq_cli.files import MEBIBYTE, read_bounded, reading
+
+_SPECIAL = "special:model.yml"
+_EPSILON = 1e-9  # of LayerNorm: src/graph/expression_operators.cpp
+# Marian's gelu is x · sigmoid(1.702 x).
+_ACTIVATIONS = {"relu": ("relu", 1.0), "swish": ("silu", 1.0), "gelu": ("silu", 1.702)}
+_PROJECTIONS = (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output"))
+
+
+def detect(folder: Path) -> bool:
+    return (folder / "decoder.yml").is_file() or any(folder.glob("*.npz"))
+
+
+def read(folder: Path) -> ForeignModel:
+    """Read a folder; UserError if it is damaged, or if a run cannot represent the model."""
+    decoder = decoder_options(folder)
+    path = model_path(folder, decoder)
+    tensors = read_npz(path)
+    if _SPECIAL not in tensors:
+        raise UserError(f"{path} is not a model of Marian: it lacks {_SPECIAL}")
+    text = tensors.pop(_SPECIAL).tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    options = _options(text, path)
+    _check(options, path)
+    names = Names(tensors, path)
+    weights, model = _weights(names, options, path)
+    src_size = len(weights.get("src_embedding.weight", weights["tgt_embedding.weight"]))
+    sizes = src_size, len(weights["tgt_embedding.weight"])
+    paths = vocabulary_paths(folder, decoder)
+    src = _vocabulary(paths[0], sizes[0])
+    is_one = paths[0] == paths[1] or read_bounded(paths[0], 64 * MEBIBYTE) == read_bounded(
+        paths[1], 64 * MEBIBYTE
+    )
+    tgt = src if is_one else _vocabulary(paths[1], sizes[1])
+    spm = [paths[0], paths[1]] if paths[0].suffix == ".spm" else [folder / "source.spm", folder / "target.spm"]
+    found = ForeignModel(
+        weights=weights,
+        model=model,
+        src=src,
+        tgt=tgt,
+        dialect="Marian",
+        sentencepiece=(read_sentencepiece(spm[0]), read_sentencepiece(spm[1])),
+        tags=tags_of(src),
+    )
+    _add_search(found, {**options, **decoder})
+    return found
+
+
+def model_path(folder: Path, decoder: dict[str, Any]) -> Path:
+    """Return the file of the weights: the first that decoder.yml names, or the only one."""
+    named = decoder.get("models")
+    if isinstance(named, list) and named and isinstance(named[0], str):
+        path = folder / Path(named[0]).name
+    else:
+        found = sorted(folder.glob("*.npz"))
+        if len(found) != 1:
+            raise UserError(f"{folder} has {len(found)} .npz files, and no decoder.yml names one")
+        path = found[0]
+    if path.suffix != ".npz":
+        raise refuse(path, "Marian's .bin format", "only its .npz files are read")
+    if not path.is_file():
+        raise UserError(f"{path} is missing, which {folder / 'decoder.yml'} names")
+    return path
+
+
+def vocabulary_paths(folder: Path, decoder: dict[str, Any]) -> tuple[Path, Path]:
+    """Return the vocabularies of source and target, which may be the same file."""
+    named = decoder.get("vocabs")
+    if isinstance(named, list) and named and all(isinstance(name, str) for name in named):
+        paths = [folder / Path(name).name for name in named]
+    else:
+        paths = sorted({*folder.glob("*vocab.yml"), *folder.glob("*vocab.json")})
+        if len(paths) != 1:
+            raise UserError(
+                f"{folder} has {len(paths)} vocabularies, and no decoder.yml names one for each side"
+            )
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"{path} is missing, which holds a vocabulary of the model")
+    return paths[0], paths[-1]
+
+
+def decoder_options(folder: Path) -> dict[str, Any]:
+    path = folder / "decoder.yml"
+    if not path.is_file():
+        return {}
+    with reading(path):
+        text = read_bounded(path, MEBIBYTE).decode("utf-8", "replace")
+    return _options(text, path)
+
+
+def _options(text: str, path: Path) -> dict[str, Any]:
+    try:
+        options, _ = parse_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        options = None
+    if not isinstance(options, dict):
+        raise UserError(f"{path} is damaged: its options are not valid YAML")
+    return options
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Read all arrays without pickle, each no larger than its part of the file says.
+
+    Raises UserError for what is damaged, and for an archive that expands to far more than its size.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    try:
+        with reading(path), zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            expanded = sum(entry.file_size for entry in entries)
+            if expanded > 8 * path.stat().st_size + 16 * MEBIBYTE:
+                raise UserError(f"{path} is no model: it would expand to {expanded:,} bytes")
+            for entry in entries:
+                with archive.open(entry) as file:
+                    arrays[entry.filename.removesuffix(".npy")] = _read_npy(file, entry.file_size)
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, MemoryError) as error:
+        raise UserError(f"{path} is damaged ({short(str(error))})") from None
+    except (RuntimeError, zlib.error) as error:  # encrypted, or broken streams
+        raise UserError(f"{path} is damaged ({short(str(error))})") from None
+    return arrays
+
+
+def _read_npy(file: Any, size: int) -> NDArray[Any]:
+    version = npy.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError("unknown version of an array")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, is_fortran, dtype = read(file)
+    if dtype.hasobject or dtype.kind not in "fiu" or any(n < 0 for n in shape):
+        raise ValueError("an array without numbers")
+    count = 1
+    for n in shape:
+        count *= n
+    if count * dtype.itemsize > size:
+        raise ValueError("an array is cut off")
+    data = file.read(count * dtype.itemsize)
+    if len(data) != count * dtype.itemsize:
+        raise ValueError("an array is cut off")
+    array: NDArray[Any] = np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
+    return array
+
+
+def _check(options: dict[str, Any], path: Path) -> None:
+    """Refuse by name what has no option here."""
+    if options.get("type", "transformer") != "transformer":
+        raise refuse(path, f"the type {short(str(options['type']))}", "only transformer is read")
+    decoder = options.get("transformer-decoder-autoreg", "self-attention")
+    if decoder == "rnn":
+        cell = str(options.get("dec-cell", "gru")).upper()
+        raise refuse(path, f"an {cell} in its decoder", "a run's decoder has self-attention")
+    if decoder != "self-attention":
+        raise refuse(path, f"the decoder {short(str(decoder))}", "a run's has self-attention")
+    expected = {
+        "transformer-no-projection": (False, "no output projection in attention"),
+        "transformer-train-position-embeddings": (False, "learned positions"),
+        "transformer-ffn-depth": (2, "feed-forward networks of another depth"),
+        "transformer-tied-layers": ([], "tied layers"),
+        "right-left": (False, "a decoder from right to left"),
+        "lemma-dim-emb": (0, "factored vocabularies"),
+        "ulr": (False, "universal embeddings"),
+    }
+    for name, (value, what) in expected.items():
+        if options.get(name, value) != value:
+            raise refuse(path, f"{what} ({name})", "there is no option for that")
+    embedding = str(options.get("transformer-postprocess-emb") or "")
+    if "n" in embedding:
+        raise refuse(path, "an embedding norm", "there is no option for that")
+    found = tuple(
+        str(options.get(f"transformer-{name}") or "")
+        for name in ("preprocess", "postprocess", "postprocess-top")
+    )
+    if found not in (("", "dan", ""), ("n", "da", "n")):
+        raise refuse(path, f"the order of operations {found}", "a run has post- or pre-norm")
+    activation = options.get("transformer-ffn-activation", "swish")
+    if activation not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise refuse(path, f"the activation {short(str(activation))}", f"runs have {known}")
+
+
+def _weights(
+    names: Names, options: dict[str, Any], path: Path
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the weights under our names, and the options of the model."""
+    weights = _embeddings(names)
+    d_model = weights["tgt_embedding.weight"].shape[1]
+    number(d_model, "dim-emb", path, 4, 65_536)
+    heads = number(options.get("transformer-heads", 8), "transformer-heads", path)
+    is_pre_norm = bool(options.get("transformer-preprocess"))
+    layers = {}
+    for side, name in (("encoder", "enc-depth"), ("decoder", "dec-depth")):
+        layers[side] = number(options.get(name, 6), name, path, 1, MOST_LAYERS)
+        for layer in range(layers[side]):
+            _layer(names, weights, side, layer, is_pre_norm, d_model)
+        if is_pre_norm:
+            _norm(names, weights, f"{side}_top_ln", "", f"{side}_norm", d_model)
+    inner = {len(w) for n, w in weights.items() if n.endswith(".feed_forward.expand.weight")}
+    if len(inner) != 1:
+        raise refuse(path, "feed-forward networks of different sizes", "a run has one size")
+    ours, factor = _ACTIVATIONS[options.get("transformer-ffn-activation", "swish")]
+    fold_activation(weights, factor)
+    _output(names, weights, d_model)
+    if names.tensors:
+        raise refuse(path, f"the weights {short(min(names.tensors))}", "no layer here has them")
+    dropout = {
+        ours: _probability(options.get(name))
+        for ours, name in (
+            ("dropout", "transformer-dropout"),
+            ("attention_dropout", "transformer-dropout-attention"),
+            ("activation_dropout", "transformer-dropout-ffn"),
+        )
+    }
+    return weights, {
+        "d_model": d_model,
+        "heads": heads,
+        "layers": layers,
+        "d_ff": inner.pop(),
+        **dropout,
+        "activation": ours,
+        "norm": "pre" if is_pre_norm else "post",
+        "norm_epsilon": _EPSILON,
+        "position_base": marian_base(d_model),
+        "embedding_scale": True,
+        "tie_embeddings": "projection.weight" not in weights,
+    }
+
+
+def _probability(given: object) -> float:
+    return float(given) if isinstance(given, int | float) and 0 <= given < 1 else 0.0
+
+
+def _embeddings(names: Names) -> dict[str, Array]:
+    shared = names.take_optional("Wemb", None, None)
+    if shared is not None:
+        return {"tgt_embedding.weight": shared}
+    d_model = names.tensors["decoder_Wemb"].shape[-1] if "decoder_Wemb" in names.tensors else None
+    return {
+        "tgt_embedding.weight": names.take("decoder_Wemb", None, d_model),
+        "src_embedding.weight": names.take("encoder_Wemb", None, d_model),
+    }
+
+
+def _output(names: Names, weights: dict[str, Array], d_model: int) -> None:
+    """Take the output projection, tied to the embeddings unless the file has another one."""
+    size, name = len(weights["tgt_embedding.weight"]), "decoder_ff_logit_out"
+    transposed = names.take_optional(f"{name}_W", d_model, size)
+    weight = names.take_optional(f"{name}_Wt", size, d_model)
+    if transposed is not None:
+        weight = np.ascontiguousarray(transposed.T)
+    if weight is not None:
+        weights["projection.weight"] = weight
+    bias = names.take_optional(f"{name}_b", 1, size)
+    weights["projection.bias"] = np.zeros(size, np.float32) if bias is None else bias[0]
+
+
+def _layer(
+    names: Names, weights: dict[str, Array], side: str, layer: int, is_pre_norm: bool, d_model: int
+) -> None:
+    theirs, ours = f"{side}_l{layer + 1}", f"{side}.{layer}"
+    suffix = "_pre" if is_pre_norm else ""
+    parts = (("self", "self_attention"), ("context", "cross_attention"))
+    for their_part, part in parts[: 1 if side == "encoder" else 2]:
+        for letter, name in _PROJECTIONS:
+            scope = f"{theirs}_{their_part}"
+            _linear(names, weights, scope, letter, f"{ours}.{part}.{name}", (d_model, d_model))
+        residual = f"{ours}.{part}_residual.norm"
+        _norm(names, weights, f"{theirs}_{their_part}_Wo_ln", suffix, residual, d_model)
+    inner = names.tensors.get(f"{theirs}_ffn_b1", np.zeros((1, 0))).shape[-1] or None
+    ffn, feed_forward = f"{theirs}_ffn", f"{ours}.feed_forward"
+    _linear(names, weights, ffn, "1", f"{feed_forward}.expand", (d_model, inner))
+    d_ff = len(weights[f"{feed_forward}.expand.weight"])
+    _linear(names, weights, ffn, "2", f"{feed_forward}.contract", (d_ff, d_model))
+    _norm(names, weights, f"{ffn}_ffn_ln", suffix, f"{ours}.feed_forward_residual.norm", d_model)
+
+
+def _linear(
+    names: Names,
+    weights: dict[str, Array],
+    scope: str,
+    letter: str,
+    ours: str,
+    shape: tuple[int, int | None],
+) -> None:
+    """Take a layer, whose matrix Marian stores with inputs as rows; a missing bias is zero."""
+    weight = np.ascontiguousarray(names.take(f"{scope}_W{letter}", *shape).T)
+    bias = names.take_optional(f"{scope}_b{letter}", 1, len(weight))
+    weights[f"{ours}.weight"] = weight
+    weights[f"{ours}.bias"] = np.zeros(len(weight), np.float32) if bias is None else bias[0]
+
+
+def _norm(
+    names: Names, weights: dict[str, Array], theirs: str, suffix: str, ours: str, size: int
+) -> None:
+    for their_part, part in (("scale", "weight"), ("bias", "bias")):
+        weights[f"{ours}.{part}"] = names.take(f"{theirs}_{their_part}{suffix}", 1, size)[0]
+
+
+def _vocabulary(path: Path, size: int) -> Vocabulary:
+    """Read a vocabulary: YAML, JSON or a SentencePiece model, whose ids then are Marian's."""
+    if path.suffix == ".spm":
+        from sentencepiece import SentencePieceProcessor
+
+        try:
+            processor = SentencePieceProcessor(model_proto=read_sentencepiece(path))
+        except RuntimeError:
+            raise UserError(f"{path} is damaged: it is not a SentencePiece model") from None
+        ids = {processor.id_to_piece(i): i for i in range(len(processor))}
+        found = Vocabulary(entries_by_id(ids, size, path), processor.unk_id(), processor.eos_id())
+    else:
+        with reading(path):
+            text = read_bounded(path, 64 * MEBIBYTE).decode("utf-8", "replace")
+        ids = read_vocabulary(text, path)
+        pieces = entries_by_id(ids, size, path)
+        found = Vocabulary(pieces, ids.get("<unk>", -1), ids.get("</s>", -1))
+    if min(found.unk, found.eos) < 0:
+        raise UserError(f"{path} is not a vocabulary of Marian: it lacks <unk> or </s>")
+    return found
+
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "e": "\x1b"}
+_ESCAPES |= {"f": "\f", "v": "\v", "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
+_ESCAPED = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+
+
+def read_vocabulary(text: str, path: Path) -> dict[str, int]:
+    """Read the lines `entry: id` of a vocabulary, or a JSON object.
+
+    A YAML library would take entries such as ~ and true for other types, and reject characters
+    that Marian writes as they are.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError):
+            raise UserError(f"{path} is damaged: it is not JSON") from None
+        if isinstance(content, dict):
+            return content
+    ids: dict[str, int] = {}
+    key: str | None = None
+    for line_number, line in enumerate(text.split("\n"), 1):
+        line = line.removesuffix("\r")
+        if not line or (line.startswith("#") and ":" not in line) or line == "---":
+            continue
+        if line.startswith("? "):
+            key = line[2:]
+            continue
+        if key is None:
+            key, colon, value = line.rpartition(":")
+        else:
+            _, colon, value = line.partition(":")
+        if not colon or not re.fullmatch(r"\s*[0-9]{1,9}\s*", value) or len(ids) >= MOST_ENTRIES:
+            raise UserError(f"{path}, line {line_number}: this is not an entry with its id")
+        ids[_unquoted(key.strip(" "))] = int(value)
+        key = None
+    return ids
+
+
+def _unquoted(key: str) -> str:
+    if len(key) >= 2 and key[0] == key[-1] == "'":
+        return key[1:-1].replace("''", "'")
+    if len(key) < 2 or not key[0] == key[-1] == '"':
+        return key
+
+    def character(match: re.Match[str]) -> str:
+        code = match[1] or match[2] or match[3]
+        if code is None:
+            return _ESCAPES.get(match[4], match[4])
+        return chr(int(code, 16)) if int(code, 16) <= 0x10FFFF else "\ufffd"
+
+    return _ESCAPED.sub(character, key[1:-1])
+
+
+def _add_search(model: ForeignModel, options: dict[str, Any]) -> None:
+    """Add beam, length normalization and maximum length of decoder.yml."""
+    beam, normalize = options.get("beam-size"), options.get("normalize", 0)
+    factor = options.get("max-length-factor", 3)
+    model.decoding = {"max_len_factor": 3.0, "max_len_extra": 3, "length_penalty": 0.0}
+    if isinstance(factor, int | float) and 0 < factor <= 100:
+        model.decoding["max_len_factor"] = float(factor)
+    if isinstance(beam, int) and 1 <= beam <= 1_000:
+        model.decoding["beam_size"] = beam
+    if isinstance(normalize, int | float) and 0 <= normalize <= 10:
+        model.decoding["length_penalty"] = float(normalize)
+    if options.get("word-penalty", 0):
+        model.notes.append("word-penalty of decoder.yml has no equivalent")
+    if isinstance(options.get("models"), list) and len(options["models"]) > 1:
+        model.notes.append("only the first model of the ensemble in decoder.yml was read")
+    longest = options.get("max-length")
+    model.max_length = longest if isinstance(longest, int) and 50 <= longest <= 10_000 else 500

@@ -1,0 +1,197 @@
+"""Compares an imported run with the program that its model is from.
+
+B sentences, S source positions, T target positions, V vocabulary.
+"""
+
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from random import Random
+from typing import Any
+
+
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.decoding.backends import load_backend
+from seq2seq_cli.decoding.requests import Request
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.extras.convert import marian
+from seq2seq_cli.extras.convert.foreign import ForeignModel
+from seq2seq_cli.extras.convert.writer import Order, Orders
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.io import lines_to_translate
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+
+SENTENCES = 100
+_LONGEST = 40  # tokens of a sentence, and of a translation that is compared
+_BATCH = 10
+_TOLERANCE = 1e-4  # of logits in fp32
+_SHARE_EQUAL = 0.97  # of translations; fp32 sums in another order occasionally change a token
+
+
+def is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def sentences(tokenizer: Tokenizer, text: Path | None) -> list[str]:
+    """Return lines of a file, or made from the vocabulary: the same ones each time."""
+    if text is not None:
+        lines = lines_to_translate(text)
+        found = [line for line, _ in zip(lines, range(SENTENCES), strict=False)]
+        return [line for line in found if tokenizer.to_ids(line)]
+    random, tags = Random(0), [s for s in tokenizer.user_defined_symbols() if s.startswith(">>")]
+    tag_ids = {*tokenizer.ids_of(tags)}
+    ids = [i for i in range(EOS_ID + 1, len(tokenizer)) if i not in tag_ids]
+    made: list[str] = []
+    for number in range(SENTENCES * bool(ids)):
+        tokens = random.choices(ids, k=random.randint(1, _LONGEST // 2))
+        tag = f"{random.choice(tags)} " if tags and number % 2 else ""
+        line = tokenizer.to_text(tokens)
+        if line and not line.startswith(">>"):
+            made.append(tag + line)
+    return [line for line in made if tokenizer.to_ids(line)]
+
+
+def verify_huggingface(source: Path, run: Path, orders: Orders, text: Path | None) -> str:
+    """Compare ids and logits with transformers; return what was compared, or raise UserError."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers.utils import logging
+
+    translator = Translator.load(run, "cpu", ["decoding.precision=fp32"])
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    with redirect_stderr(StringIO()):
+        theirs = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=torch.float32).eval()
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    lines = sentences(translator.tokenizers.src, text)
+    ids = [ids[:_LONGEST] for ids in translator.tokenizers.src.to_ids_batch(lines)]
+    for line, ours in zip(lines, ids, strict=True):
+        expected = tokenizer(line)["input_ids"][:-1][:_LONGEST]
+        if [orders.src.ids[token] for token in ours] != expected:
+            raise UserError(f"the import has other tokens than transformers for {short(line)!r}")
+    known = _own_rows(orders.tgt)
+    columns = [orders.tgt.ids[token] for token in known]
+    start, random, largest = theirs.config.decoder_start_token_id, Random(1), 0.0
+    for first in range(0, len(ids), _BATCH):
+        batch = ids[first : first + _BATCH]
+        targets = [random.choices(known, k=_LONGEST // 2) for _ in batch]
+        logits = theirs(
+            input_ids=_padded([[orders.src.ids[i] for i in (*row, EOS_ID)] for row in batch], 0),
+            attention_mask=_padded([[1] * (len(row) + 1) for row in batch], 0),
+            decoder_input_ids=torch.tensor(
+                [[start, *(orders.tgt.ids[i] for i in row)] for row in targets]
+            ),
+        ).logits.detach()
+        with torch.no_grad():
+            found = translator.model(
+                _padded([[*row, EOS_ID] for row in batch], PAD_ID),
+                torch.tensor([[BOS_ID, *row] for row in targets]),
+            )
+        difference = (logits[..., columns] - found[..., known]).abs().max().item()
+        largest = max(largest, difference)
+    if not largest <= _TOLERANCE:
+        raise UserError(
+            f"the import has other logits than transformers: they differ by {largest:.1e} "
+            f"(more than {_TOLERANCE:.0e}); --no-verify imports it nevertheless"
+        )
+    return (
+        f"logits of {len(lines)} sentences equal transformers' in fp32 (at most {largest:.0e} "
+        "apart), and so do their tokens"
+    )
+
+
+def _own_rows(order: Order) -> list[int]:
+    """Return our ids that are rows of the other program, each once."""
+    rows = [number for number, token in enumerate(order.ids) if token is not None]
+    return [number for number in rows if not (order.is_start_copied and number == BOS_ID)]
+
+
+def _padded(rows: Sequence[Sequence[int | None]], value: int) -> Any:
+    import torch
+
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+
+
+def verify_ctranslate2(
+    folder: Path, model: ForeignModel, run: Path, orders: Orders, text: Path | None
+) -> str:
+    """Compare greedy translations with CTranslate2; return what was compared, or raise UserError."""
+    translator = Translator.load(run, "cpu", ["decoding.precision=fp32"])
+    return _compare(folder, model, translator, orders, text)
+
+
+def verify_marian(
+    source: Path, model: ForeignModel, run: Path, orders: Orders, text: Path | None
+) -> str:
+    """Compare with CTranslate2, which converts Marian's models, in its own dialect.
+
+    It computes the sinusoids and epsilon of transformers, so the weights are compared under these.
+    """
+    from ctranslate2.converters import MarianConverter
+
+    decoder = marian.decoder_options(source)
+    paths = marian.vocabulary_paths(source, decoder)
+    if paths[0].suffix == ".spm":
+        return "not compared, as CTranslate2 reads no .spm vocabularies of Marian"
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary, "model")
+        weights = str(marian.model_path(source, decoder))
+        try:
+            MarianConverter(weights, [str(path) for path in paths]).convert(str(folder))
+        except (KeyError, ValueError) as error:
+            return f"not compared, as CTranslate2's converter refuses it ({short(str(error))})"
+        original = Translator.load(run, "cpu", ["decoding.precision=fp32"])
+        dialect = {"position_base": 10_000.0, "norm_epsilon": 1e-5}
+        config = original.config.model_copy(
+            update={"model": original.config.model.model_copy(update=dialect)}
+        )
+        weights_path = RunFolder(run).weights()
+        backend = load_backend(weights_path, config, original.tokenizers, "cpu", "fp32")
+        translator = Translator(backend, original.tokenizers, config)
+        report = _compare(folder, model, translator, orders, text)
+    return f"{report}, computed with CTranslate2's positions and epsilon"
+
+
+def _compare(
+    folder: Path, model: ForeignModel, translator: Translator, orders: Orders, text: Path | None
+) -> str:
+    import ctranslate2
+
+    tokenizers = translator.tokenizers
+    lines = sentences(tokenizers.src, text)
+    tag = tokenizers.src.tag_ids(translator.config.decoding.tag)  # CTranslate2 puts it there
+    sources = [ids[: _LONGEST - 1] for ids in tokenizers.src.to_ids_batch(lines)]
+    requests = [Request((*tag, *ids, EOS_ID), _LONGEST) for ids in sources]
+    options = DecodingConfig(beam_size=1, max_len_factor=0.0, max_len_extra=_LONGEST)
+    found = translator.backend.search(requests, options, tokenizers.tgt)
+    never = [orders.tgt.ids[i] for i in (PAD_ID, UNK_ID, BOS_ID)] + [model.tgt.pad]
+    if orders.tgt.is_start_copied:
+        never.remove(model.tgt.start)
+    engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
+    results = engine.translate_batch(
+        [[_piece(model.src.pieces, orders.src.ids[i]) for i in ids] for ids in sources],
+        beam_size=1,
+        max_input_length=0,
+        max_decoding_length=_LONGEST,
+        suppress_sequences=[[_piece(model.tgt.pieces, i)] for i in dict.fromkeys(never) if i is not None],
+    )
+    expected = [result.hypotheses[0] for result in results]
+    ours = [[_piece(model.tgt.pieces, orders.tgt.ids[i]) for i in best.ids] for best, *_ in found]
+    num_equal = sum(a == b for a, b in zip(ours, expected, strict=True))
+    if num_equal < _SHARE_EQUAL * len(lines):
+        raise UserError(
+            f"only {num_equal} of {len(lines)} greedy translations of the import equal "
+            "CTranslate2's; --no-verify imports it nevertheless"
+        )
+    return f"{num_equal} of {len(lines)} greedy translations equal CTranslate2's in fp32"
+
+
+def _piece(pieces: Sequence[str | None], token: int | None) -> str:
+    return "<unk>" if token is None else pieces[token] or "<unk>"
+
+

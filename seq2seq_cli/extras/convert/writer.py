@@ -1,0 +1,198 @@
+"""Writes a run folder for a model of another program: its rows in our order of ids, and its options.
+
+V vocabulary, D d_model.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+
+from seq2seq_cli.config.loader import config_yaml, load_config
+from seq2seq_cli.config.safe_yaml import Dumper
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.convert.foreign import Array, ForeignModel, Vocabulary
+from seq2seq_cli.files import write_atomic, write_json
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SPECIAL_PIECES, SpmVocabTokenizer
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, Tokenizers, save_tokenizers
+
+IMPOSSIBLE = -100.0  # the bias of a row that the model lacks: e^-100 is no probability in fp32
+
+# Parameters whose rows, or else columns, are dimensions of the vectors between layers.
+_ROWS = re.compile(r".*\.(?:output|contract)\.(?:weight|bias)|.*norm\.(?:weight|bias)")
+_COLUMNS = re.compile(r".*\.(?:query|key|value|expand)\.weight|.*embedding\.weight|projection\.weight")
+
+
+class Order(NamedTuple):
+    """The id that the other program has for each of our ids; None: the model has no such row."""
+
+    ids: tuple[int | None, ...]
+    is_start_copied: bool = False  # BOS has the embedding of another entry
+
+
+class Orders(NamedTuple):
+    """The order of each side; the same object if the vocabulary is shared."""
+
+    src: Order
+    tgt: Order
+
+
+def orders_of(model: ForeignModel) -> Orders:
+    """Return how the rows of both sides are ordered: PAD, UNK, BOS, EOS and then the others."""
+    if model.tokenizers is not None:
+        same = [Order(tuple(range(len(side.pieces)))) for side in (model.src, model.tgt)]
+        return Orders(same[0], same[0] if model.src is model.tgt else same[1])
+    tgt = _order(model.tgt)
+    return Orders(tgt if model.src is model.tgt else _order(model.src), tgt)
+
+
+def _order(vocabulary: Vocabulary) -> Order:
+    special = (None, vocabulary.unk, vocabulary.start, vocabulary.eos)
+    apart = {*special, vocabulary.pad}
+    others = [token for token in range(len(vocabulary.pieces)) if token not in apart]
+    is_copied = vocabulary.start in (vocabulary.unk, vocabulary.eos)
+    return Order((*special, *others), is_copied)
+
+
+def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Orders:
+    """Write a run folder; return how ids correspond. `record` becomes part of manifest.json.
+
+    Raises UserError if the options do not fit one another or the weights.
+    """
+    import torch
+
+    from seq2seq_cli.model.transformer import Transformer
+    from seq2seq_cli.model.weights import save_tensors
+    from seq2seq_cli.training.checkpoints.manifest import read_manifest, write_manifest
+
+    orders, run = orders_of(model), RunFolder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizers = model.tokenizers or _tokenizers(model, orders)
+    weights = _ordered(model, orders)
+    is_tied = bool(model.model["tie_embeddings"])
+    is_shared = tokenizers.is_shared and not (is_tied and "src_embedding.weight" in weights)
+    if tokenizers.is_shared and not is_shared:
+        src = SpmVocabTokenizer(tokenizers.src.model)  # the same entries, with other embeddings
+        tokenizers = Tokenizers(src, tokenizers.tgt)
+    if "src_embedding.weight" not in weights and not (is_shared and is_tied):
+        weights["src_embedding.weight"] = weights["tgt_embedding.weight"]
+    config_path = run.config
+    tree = _tree(model, tokenizers, weights, is_shared=is_shared)
+    write_atomic(config_path, yaml.dump(tree, Dumper=Dumper, allow_unicode=True).encode())
+    config = load_config(config_path)
+    save_tokenizers(run, tokenizers)
+    with torch.device("meta"):
+        sizes = len(tokenizers.src), len(tokenizers.tgt)
+        skeleton = Transformer(config.model, *sizes, shared=is_shared, pad_id=0)
+    expected = {name: tuple(p.shape) for name, p in skeleton.named_parameters()}
+    found = {name: weight.shape for name, weight in weights.items()}
+    if expected != found:
+        name = min(n for n in {*expected, *found} if expected.get(n) != found.get(n))
+        raise UserError(f"the weights do not fit the model's options: {name} is missing or differs")
+    tensors = {n: torch.from_numpy(np.ascontiguousarray(w)) for n, w in weights.items()}
+    save_tensors(tensors, run.model)
+    write_manifest(run, config, torch.device("cpu"), None)
+    write_json(run.manifest, {**read_manifest(run), "imported": dict(record)})
+    write_atomic(config_path, config_yaml(config).encode())
+    return orders
+
+
+def _tokenizers(model: ForeignModel, orders: Orders) -> Tokenizers:
+    assert model.sentencepiece is not None, "every reader gives it, or tokenizers of a run"
+    src_spm, tgt_spm = model.sentencepiece
+    tgt_pieces = _names(model.tgt, orders.tgt)
+    if model.src is model.tgt:
+        src = SpmVocabTokenizer.build(src_spm, tgt_pieces, model.tags)
+        if src_spm == tgt_spm:
+            return Tokenizers(src, src)
+        other = SpmVocabTokenizer.build(tgt_spm, tgt_pieces, model.tags)
+        return Tokenizers(src, SpmVocabTokenizer(other.model, src))
+    src = SpmVocabTokenizer.build(src_spm, _names(model.src, orders.src), model.tags)
+    return Tokenizers(src, SpmVocabTokenizer.build(tgt_spm, tgt_pieces, ()))
+
+
+def _names(vocabulary: Vocabulary, order: Order) -> list[str]:
+    """Return the entries in our order; rows that text cannot name get unique names."""
+    names, seen = list(SPECIAL_PIECES), set(SPECIAL_PIECES)
+    for token in order.ids[EOS_ID + 1 :]:
+        assert token is not None
+        name = vocabulary.pieces[token]
+        if name is None or name in seen or any("\ud800" <= c <= "\udfff" for c in name):
+            name = f"<unused {token}>"
+        seen.add(name)
+        names.append(name)
+    return names
+
+
+def _ordered(model: ForeignModel, orders: Orders) -> dict[str, Array]:
+    """Return all weights with our rows of vocabularies, and sines alternating with cosines."""
+    weights = dict(model.weights)
+    bias = weights.pop("projection.bias")
+    rows = {"src_embedding.weight": orders.src, "tgt_embedding.weight": orders.tgt}
+    rows["projection.weight"] = orders.tgt
+    for name, order in rows.items():
+        if name in weights:
+            weights[name] = _rows(weights[name], order)
+    ordered = _rows(bias[:, None], orders.tgt)[:, 0]
+    ordered[[number for number, token in enumerate(orders.tgt.ids) if token is None]] = IMPOSSIBLE
+    if orders.tgt.is_start_copied:
+        ordered[BOS_ID] = IMPOSSIBLE
+    if model.tokenizers is None or ordered.any():
+        weights["projection.bias"] = ordered
+    if model.has_halves:
+        size = weights["tgt_embedding.weight"].shape[1]
+        halves = np.arange(size).reshape(2, -1).T.reshape(-1)  # 0, D/2, 1, D/2 + 1, ...
+        for name, weight in weights.items():
+            if _ROWS.fullmatch(name):
+                weights[name] = weight[halves]
+            elif _COLUMNS.fullmatch(name):
+                weights[name] = weight[:, halves]
+    return weights
+
+
+def _rows(matrix: Array, order: Order) -> Array:
+    """Return the rows in our order, zeros for those that the model lacks."""
+    ids = np.array([-1 if token is None else token for token in order.ids])
+    ordered = matrix[np.maximum(ids, 0)].copy()
+    ordered[ids < 0] = 0
+    return ordered
+
+
+def _tree(
+    model: ForeignModel, tokenizers: Tokenizers, weights: Mapping[str, Array], *, is_shared: bool
+) -> dict[str, Any]:
+    """Return the config as plain data."""
+    sides = tokenizers._asdict()
+    decoding = dict(model.decoding)
+    if words := banned_words(model, tokenizers, orders_of(model).tgt):
+        decoding["banned_words"] = list(words)
+    languages = None if model.languages is None else model.languages._asdict()
+    return {
+        "preset": "none",
+        "data": {"train": [], "languages": languages, "max_length": model.max_length},
+        "tokenizer": {
+            "kind": {side: tokenizer.kind for side, tokenizer in sides.items()},
+            "vocab_size": {side: len(tokenizer) for side, tokenizer in sides.items()},
+            "shared": is_shared,
+        },
+        "model": {**model.model, "output_bias": "projection.bias" in weights},
+        "decoding": decoding,
+    }
+
+
+def banned_words(model: ForeignModel, tokenizers: Tokenizers, order: Order) -> Sequence[str]:
+    """Return the model's bad words as text; the model notes those that are no whole words."""
+    ours = {theirs: number for number, theirs in enumerate(order.ids) if theirs is not None}
+    words: list[str] = []
+    for ids in model.bad_words:
+        tokens = [ours.get(token, 0) for token in ids]
+        word = tokenizers.tgt.to_text(tokens)
+        if word and " " not in word and tokenizers.tgt.to_ids(word) == tokens:
+            words.append(word)
+        else:
+            model.notes.append(f"the tokens {ids} of bad_words_ids are no word, so they are allowed")
+    return words
