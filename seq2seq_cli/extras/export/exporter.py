@@ -28,7 +28,7 @@ from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer
 logger = logging.getLogger(__name__)
 
 _LINES_TO_COMPARE = 200
-_MADE_UP, _LONGEST_MADE_UP = 100, 40  # lines, and tokens of their translations
+_MADE_UP, _LONGEST_MADE_UP = 40, 20  # lines, and tokens of their translations
 _SHARE_EQUAL = 0.97  # of translations; fp32 sums in another order occasionally change a token
 
 # Lines that are difficult for tokenizers; their ids are compared in every export.
@@ -113,16 +113,16 @@ def _compare(target: Format, translator: Translator, run_dir: Path, folder: Path
             )
     names = ("max_len_factor", "max_len_extra", "tokens_per_batch", "tag")  # else greedy search
     options = {name: getattr(config.decoding, name) for name in names}
-    options |= target.compared_search(config.decoding)
-    if kind == "made-up":  # which have no end, so that a model may go on
+    if kind == "made-up":  # translations of which may never end
         options |= {"max_len_factor": 0.0, "max_len_extra": _LONGEST_MADE_UP}
-    config = config.model_copy(update={"decoding": DecodingConfig(**options)})
-    model = target.compared_model(translator.model)
-    greedy = Translator(model, tokenizers, config, statistics=translator.statistics)
-    compared = _comparable(target, greedy, inputs)
+    compared = _comparable(target, translator, inputs, DecodingConfig(**options))
     if not compared:
         return "there are no validation lines to compare translations of"
     inputs, sources = map(list, zip(*compared, strict=True))
+    options |= target.compared_search(config.decoding)
+    config = config.model_copy(update={"decoding": DecodingConfig(**options)})
+    model = target.compared_model(translator.model)
+    greedy = Translator(model, tokenizers, config, statistics=translator.statistics)
     ours = greedy.search(inputs, report=lambda cuts: None)
     theirs = target.translate(folder, sources, tokenizers)
     equal = sum(a == target.shown(b[0]) for a, b in zip(theirs, ours, strict=True))
@@ -140,7 +140,10 @@ def _made_up_inputs(tokenizer: Tokenizer) -> list[TranslationInput]:
 
 
 def _comparable(
-    target: Format, translator: Translator, inputs: Sequence[TranslationInput]
+    target: Format,
+    translator: Translator,
+    inputs: Sequence[TranslationInput],
+    decoding: DecodingConfig,
 ) -> list[tuple[TranslationInput, Source]]:
     """Return inputs with what other programs translate.
 
@@ -155,7 +158,7 @@ def _comparable(
     for line, segments in zip(inputs, translator.cut(inputs)[0], strict=True):
         if len(segments) == 1:
             ids = segments[0].src_ids
-            longest = config.decoding.max_length(len(ids))
+            longest = decoding.max_length(len(ids))
             if max(len(ids), longest) < limit:
                 (text,) = lines_for(translator.tokenizers, [line.text])
                 compared.append((line, Source(text, ids, longest)))

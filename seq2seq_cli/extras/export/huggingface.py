@@ -92,10 +92,6 @@ class HuggingFace(Format):
         "attention_scale": ("sqrt", "none", "temperature"),
         "positions": ("sinusoidal",),
         "rotary_cross_attention": (False,),
-        "position_base": (10_000.0,),
-        "position_offset": (0,),
-        "norm_epsilon": (1e-5,),
-        "output_bias": (False,),
         "source_eos": (True,),
     }
     search_options: ClassVar = {
@@ -127,7 +123,9 @@ class HuggingFace(Format):
         if config.train_text.has_features and not model.feature_positions:
             return "model.feature_positions is false"
         if model.norm_epsilon > _EPSILON:
-            return f"model.norm_epsilon {model.norm_epsilon:g} is greater than its own, {_EPSILON:g}"
+            return (
+                f"model.norm_epsilon {model.norm_epsilon:g} is greater than its own, {_EPSILON:g}"
+            )
         if model.norm == "pre" and (model.position_base, model.position_offset) != (10_000, 0):
             return "it computes the positions of pre-norm models with base 10000 and offset 0"
         return super().limits(config)
@@ -163,8 +161,14 @@ class HuggingFace(Format):
         from seq2seq_cli.extras.export.huggingface_weights import weights
         from seq2seq_cli.model.weights import save_tensors
 
-        config, tokenizers, rows = translator.config, translator.tokenizers, _rows(translator.tokenizers)
-        fast = None if is_imported(tokenizers) else fast_tokenizer(tokenizers.src, self.max_positions)
+        config, tokenizers, rows = (
+            translator.config,
+            translator.tokenizers,
+            _rows(translator.tokenizers),
+        )
+        fast = (
+            None if is_imported(tokenizers) else fast_tokenizer(tokenizers.src, self.max_positions)
+        )
         folder.mkdir(parents=True, exist_ok=True)
         is_one = translator.model.src_embedding is translator.model.tgt_embedding
         special = _special_tokens(rows)
@@ -231,11 +235,11 @@ def _auto_tokenizer(folder: Path) -> Any:
 
 
 def _rows(tokenizers: Tokenizers) -> "Rows":
-    from seq2seq_cli.extras.export.vocabularies import Rows, huggingface_rows
+    from seq2seq_cli.extras.export.vocabularies import all_rows, huggingface_rows
 
     if is_imported(tokenizers):
         return huggingface_rows(tokenizers)
-    return Rows(*(range(len(tokenizer)) for tokenizer in tokenizers))
+    return all_rows(tokenizers)
 
 
 def _special_tokens(rows: "Rows") -> dict[str, int]:

@@ -50,10 +50,15 @@ def ctranslate2_rows(tokenizers: Tokenizers, *, has_start: bool) -> Rows:
     return Rows(*([*first, *learned_ids(tokenizer)] for tokenizer in tokenizers))
 
 
-def names_of(tokenizer: Tokenizer, rows: Sequence[int], start: str = "<s>") -> list[str]:
-    """Return the entries in the other order; the decoder's start token is called `start`."""
+def all_rows(tokenizers: Tokenizers) -> Rows:
+    """Return the order here, for vocabularies that were learned here."""
+    return Rows(*(range(len(tokenizer)) for tokenizer in tokenizers))
+
+
+def names_of(tokenizer: Tokenizer, rows: Sequence[int], start: str | None = None) -> list[str]:
+    """Return the entries in the other order; `start` renames the decoder's start token."""
     pieces = tokenizer.pieces()
-    return [start if row == BOS_ID else pieces[row] for row in rows]
+    return [start if row == BOS_ID and start else pieces[row] for row in rows]
 
 
 def spm_of(tokenizers: Tokenizers) -> tuple[bytes, bytes]:
