@@ -75,7 +75,8 @@ class Format(ABC):
         from seq2seq_cli.model.layers import ACTIVATIONS
 
         known = self.model_options["activation"] or ()
-        return Capabilities(MODULES, [type(ACTIVATIONS[name]()) for name in known])
+        modules = [type(make()) for name, make in ACTIVATIONS.items() if name in known]
+        return Capabilities(MODULES, modules)
 
     def limits_of_run(self, translator: "Translator") -> str | None:
         """Return the reason why the format cannot represent these weights or vocabularies."""

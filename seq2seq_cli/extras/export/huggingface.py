@@ -67,8 +67,8 @@ about a hundred-thousandth of their size.
 """
 
 _STORED_POSITIONS = """
-The weights include the model's own table of positions, which `from_pretrained` reads, but
-`save_pretrained` leaves out: copy `embed_positions.weight` of encoder and decoder into what you save.
+The weights include the model's own table of positions. `from_pretrained` reads it, but
+`save_pretrained` leaves it out: copy `embed_positions.weight` of encoder and decoder.
 """
 
 _EPSILON = 1e-5  # of transformers' norms

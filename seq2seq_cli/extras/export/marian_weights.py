@@ -29,7 +29,7 @@ def npz(model: Transformer, rows: Rows) -> bytes:
     text = "".join(f"{name}: {yaml_text(value)}\n" for name, value in described.items())
     arrays["special:model.yml"] = np.frombuffer(text.encode() + b"\0", np.int8)
     content = io.BytesIO()
-    np.savez(content, **arrays)  # type: ignore[arg-type]
+    np.savez(content, **arrays)
     return content.getvalue()
 
 
