@@ -188,8 +188,13 @@ def _tokenizers(folder: Path) -> Tokenizers:
 
 
 def never_pieces(tokenizers: Tokenizers) -> list[list[str]]:
-    """Return the tokens that no translation contains, as CTranslate2 expects them."""
-    return [[piece] for piece in tokenizers.tgt.pieces_of([PAD_ID, UNK_ID, BOS_ID])]
+    """Return the tokens that no translation contains, as CTranslate2 expects them.
+
+    Imported models have no PAD there, and perhaps a start token, which their weights make
+    impossible.
+    """
+    never = [UNK_ID] if is_imported(tokenizers) else [PAD_ID, UNK_ID, BOS_ID]
+    return [[piece] for piece in tokenizers.tgt.pieces_of(never)]
 
 
 FORMAT = CTranslate2()

@@ -56,6 +56,8 @@ def write_weights(
     spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight[src_rows])
     spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight[tgt_rows])
     spec.decoder.start_from_zero_embedding = BOS_ID not in rows.tgt
+    if is_imported(tokenizers):
+        never = [*never, BOS_ID]
     projection, output = spec.decoder.projection, model.projection
     projection.weight = _array(output.weight[tgt_rows])
     if never or output.bias is not None:
