@@ -126,8 +126,6 @@ class HuggingFace(Format):
             return (
                 f"model.norm_epsilon {model.norm_epsilon:g} is greater than its own, {_EPSILON:g}"
             )
-        if model.norm == "pre" and (model.position_base, model.position_offset) != (10_000, 0):
-            return "it computes the positions of pre-norm models with base 10000 and offset 0"
         return super().limits(config)
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
@@ -137,7 +135,8 @@ class HuggingFace(Format):
             notes += _NORMALIZED
         if config.model.norm_epsilon != _EPSILON:
             notes += _OTHER_EPSILON.format(config.model.norm_epsilon)
-        if (config.model.position_base, config.model.position_offset) != (10_000, 0):
+        positions = config.model.position_base, config.model.position_offset
+        if config.model.norm == "post" and positions != (10_000, 0):
             notes += _STORED_POSITIONS
         return _USAGE.format(
             line="line" if not is_own else '" ".join(line.split())',

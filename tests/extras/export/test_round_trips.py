@@ -166,26 +166,38 @@ def greedy(folder: Path, spm: Path, lines: list[str]) -> list[list[str]]:
     processor = sentencepiece.SentencePieceProcessor(model_file=str(spm))
     translator = ct2.Translator(str(folder), compute_type="float32")
     sources = [processor.encode(line, out_type=str) for line in lines]
-    never = [["<unk>"], ["<pad>"]]
-    options = {"beam_size": 1, "max_decoding_length": 30, "suppress_sequences": never}
+    options = {"beam_size": 1, "max_decoding_length": 30, "suppress_sequences": [["<unk>"]]}
     return [result.hypotheses[0] for result in translator.translate_batch(sources, **options)]
+
+
+def write_converted(folder: Path, *, shared: bool) -> None:
+    """Write a CTranslate2 model: of transformers, or of Marian with two vocabularies."""
+    other = folder.parent / "other"
+    if shared:
+        write_marian_mt(other, 4)
+        write_ctranslate2(other, folder)
+        return
+    write_marian(other, 4, shared=False)
+    names = yaml.safe_load((other / "decoder.yml").read_text())["vocabs"]
+    vocabularies = [str(other / name) for name in names]
+    ct2.converters.MarianConverter(str(other / "model.npz"), vocabularies).convert(str(folder))
+    for name in ("source.spm", "target.spm"):
+        shutil.copy(other / name, folder / name)
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_ctranslate2_gets_its_model_back(shared, seq2seq, tmp_path):
-    write_marian_mt(tmp_path / "hf", 4, shared=shared)
     first, second = tmp_path / "first", tmp_path / "second"
-    write_ctranslate2(tmp_path / "hf", first)
+    write_converted(first, shared=shared)
     import_and_export(seq2seq, first, second, "ctranslate2")
-    names = ["shared_vocabulary.json"]
-    if not shared:
-        names = ["source_vocabulary.json", "target_vocabulary.json"]
-    for name in names:
-        before, after = (json.loads((folder / name).read_text()) for folder in (first, second))
+    for name in ["shared"] if shared else ["source", "target"]:
+        before, after = (
+            json.loads((folder / f"{name}_vocabulary.json").read_text())
+            for folder in (first, second)
+        )
         assert set(before) == set(after)
-    assert greedy(second, second / "source.spm", SENTENCES) == greedy(
-        first, first / "source.spm", SENTENCES
-    )
+    before, after = (greedy(f, f / "source.spm", SENTENCES) for f in (first, second))
+    assert before == after
 
 
 def test_code_in_the_readme_translates_as_the_run(seq2seq, tmp_path):
@@ -211,15 +223,22 @@ def unpacked(package: Path, folder: Path) -> Path:
     return inner
 
 
-def test_argos_translate_gets_its_model_back(trained_argos, seq2seq, tmp_path):
+@pytest.mark.parametrize("source_eos", [True, False])
+def test_argos_translate_gets_its_model_back(source_eos, trained_argos, seq2seq, tmp_path):
+    """Also a model whose encoder sees no EOS, as Argos Translate's own."""
+    packages = [unpacked(trained_argos, tmp_path / "unpacked")]
+    config = json.loads((packages[0] / "model/config.json").read_text())
+    config["add_source_eos"] = source_eos
+    (packages[0] / "model/config.json").write_text(json.dumps(config))
     first, second = tmp_path / "first.argosmodel", tmp_path / "second.argosmodel"
-    shutil.copy(trained_argos, first)
+    with zipfile.ZipFile(first, "w") as archive:
+        for path in packages[0].rglob("*"):
+            archive.write(path, path.relative_to(packages[0].parent))
     import_and_export(seq2seq, first, second, "argos")
-    packages = [unpacked(p, tmp_path / p.stem) for p in (first, second)]
-    before, after = ((folder / "sentencepiece.model").read_bytes() for folder in packages)
-    assert before == after
-    before, after = (json.loads((folder / "metadata.json").read_text()) for folder in packages)
-    assert before == after
+    packages.append(unpacked(second, tmp_path / "again"))
+    for name in ("sentencepiece.model", "metadata.json"):
+        before, after = ((folder / name).read_bytes() for folder in packages)
+        assert before == after
     lines = ["1 2", "7 8 9", "5 4 3 2 1 0", "6 6 6 7", "▁ 1"]
     texts = [greedy(f / "model", f / "sentencepiece.model", lines) for f in packages]
     assert texts[0] == texts[1]
@@ -228,8 +247,6 @@ def test_argos_translate_gets_its_model_back(trained_argos, seq2seq, tmp_path):
 @pytest.fixture
 def trained_argos(trained, seq2seq, tmp_path) -> Path:
     package = tmp_path / "numbers.argosmodel"
-    result = seq2seq(
-        "export", trained, "--format", "argos", "-o", package, "--langs", "de-en"
-    )
+    result = seq2seq("export", trained, "--format", "argos", "-o", package, "--langs", "de-en")
     assert result.exit_code == 0, result.stderr
     return package
