@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export.format import is_imported
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.quoting import normalize_spaces
@@ -91,8 +90,6 @@ def split_ids(folder: Path, vocabulary: Sequence[str], lines: Sequence[str]) -> 
     """Return what the written source.spm and a vocabulary, by id, make of lines."""
     processor = processor_of(folder / SOURCE_SPM)
     ids = {piece: number for number, piece in enumerate(vocabulary)}
-    if "<unk>" not in ids:
-        raise UserError(f"{folder} has no entry <unk>")
     return [
         [ids.get(piece, ids["<unk>"]) for piece in processor.encode(line, out_type=str)]
         for line in lines
