@@ -20,6 +20,7 @@ class Extra(NamedTuple):
 
 
 EXTRAS = {
+    "clean": Extra(("command",), ()),
     "export": Extra(("command",), ()),
     "hub": Extra(("command",), ("huggingface_hub",)),
     "inspect": Extra(("attend_command", "inspect_command"), ()),

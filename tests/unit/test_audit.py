@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from seq2seq_cli.commands.check.scripts import (
+from seq2seq_cli.text.scripts import (
     CONTROL,
     lacks_capitals,
     looks_like_mojibake,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.commands.check.scripts import (
+from seq2seq_cli.text.scripts import (
     CONTROL,
     REPLACEMENT,
     lacks_capitals,

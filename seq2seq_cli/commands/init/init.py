@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli import plugins
-from seq2seq_cli.commands.check.scripts import CONTROL, REPLACEMENT, script_of
+from seq2seq_cli.text.scripts import CONTROL, REPLACEMENT, script_of
 from seq2seq_cli.commands.init.split import split, split_files
 from seq2seq_cli.config.languages import languages_in_names
 from seq2seq_cli.config.loader import load_config
