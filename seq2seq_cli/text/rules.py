@@ -355,9 +355,9 @@ class Rule(NamedTuple):
     rejects: Callable[[Batch], Mask]
 
 
-# From cheap to dear; a pair is counted for the first rule that rejects it. The thresholds are, where
-# nothing else is said, of OpusCleaner's filters as Mozilla uses them (mozilla/translations),
-# Bicleaner's hard rules (bitextor/bicleaner-hardrules) and OpusFilter's defaults (Helsinki-NLP).
+# From cheap to dear; a pair is counted for the first rule that rejects it. Names after a rule say
+# whose threshold it has: OpusCleaner's filters as mozilla/translations uses them, the hard rules of
+# bitextor/bicleaner-hardrules, or the defaults of Helsinki-NLP/OpusFilter.
 RULES: dict[str, Rule] = {
     "empty": Rule("an empty side", _either(lambda side, _: side.length_N == 0)),
     "control": Rule(
@@ -400,6 +400,26 @@ RULES: dict[str, Rule] = {
         "under {min_numbers:.0%} equal numbers", _has_other_numbers
     ),
 }
+
+
+class RejectionCounter:
+    """Counts the pairs that the rules reject with their default limits."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self._characters = Characters()
+        self._profile: Profile | None = None
+
+    def add(self, pairs: Sequence[Pair]) -> None:
+        """Count pairs; the first ones say what is usual in the text."""
+        if not pairs:
+            return
+        self._profile = self._profile or profile_of(pairs, self._characters)
+        batch = Batch(pairs, self._characters, Limits(), self._profile)
+        numbers = np.bincount(judge(batch, list(RULES.values())), minlength=len(RULES) + 1)
+        for name, count in zip(RULES, numbers[1:].tolist(), strict=True):
+            if count:
+                self.counts[name] = self.counts.get(name, 0) + count
 
 
 def _codes(text: str) -> npt.NDArray[np.uint32]:

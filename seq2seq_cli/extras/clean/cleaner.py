@@ -1,8 +1,8 @@
 """Separates the pairs of a text that training needs from the ones that harm it.
 
-Other processes apply the rules for single pairs to batches. This one reads, finds held-out sentences
-and duplicates, and writes. So neither the order of the pairs nor any result depends on the number of
-processes. Memory grows by the hashes of the pairs that are kept.
+Other processes apply the rules for single pairs to batches. This one reads, finds held-out
+sentences and duplicates, and writes. So neither the order of the pairs nor any result depends on
+the number of processes. Memory grows by the hashes of the pairs that are kept.
 """
 
 import itertools
@@ -11,12 +11,11 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +54,7 @@ HELD_OUT, DUPLICATE, NEAR_DUPLICATE = "held_out", "duplicate", "near_duplicate"
 # What only this process knows, in the order in which it is checked.
 STATEFUL = {
     HELD_OUT: "a source of the held-out text",
-    DUPLICATE: "the same as an earlier pair",
+    DUPLICATE: "the same text as an earlier pair",
     NEAR_DUPLICATE: "the same letters and digits as an earlier pair, ignoring case",
 }
 RULE_NAMES = (UNREADABLE, *RULES, LANGUAGE, *STATEFUL)
@@ -139,7 +138,9 @@ def clean(
     job = Job(rules, settings.limits, profile, identified)
     table = job.table()
     meanings = {UNREADABLE: "a line that cannot be read"}
-    meanings |= {name: rule.meaning.format_map(job.limits._asdict()) for name, rule in table.items()}
+    meanings |= {
+        name: rule.meaning.format_map(job.limits._asdict()) for name, rule in table.items()
+    }
     if against is None:
         rules = tuple(name for name in rules if name != HELD_OUT)
     meanings |= {name: meaning for name, meaning in STATEFUL.items() if name in rules}
@@ -236,7 +237,7 @@ def batches_of(entries: Iterable[Numbered]) -> Iterator[list[Numbered]]:
 
 def judged_in_order(
     batches: Iterable[list[Numbered]], job: Job, num_processes: int
-) -> Iterator[tuple[list[Numbered], Judged]]:
+) -> Generator[tuple[list[Numbered], Judged], None, None]:
     """Yield each batch with its verdicts, in order; raises ProcessDiedError."""
     if num_processes == 1:
         judge_pairs = _Judge(job)

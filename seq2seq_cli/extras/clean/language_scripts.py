@@ -1,8 +1,8 @@
 """The scripts that languages are written in, by the names of `scripts.py`."""
 
 _BY_SCRIPT = {
-    "Latin": "af az bs ca cs cy da de en eo es et eu fi fr ga gl hr hu id is it lt lv ms mt nb nl nn "
-    "no pl pt ro sk sl sq sv sw tl tr uz vi",
+    "Latin": "af az bs ca cs cy da de en eo es et eu fi fr ga gl hr hu id is it lt lv ms mt nb nl "
+    "nn no pl pt ro sk sl sq sv sw tl tr uz vi",
     "Cyrillic": "be bg kk ky mk mn ru tg tt uk",
     "Arabic": "ar ckb fa ps sd ug ur",
     "Devanagari": "hi mr ne sa",

@@ -1,11 +1,12 @@
 """The identification of languages, for `clean --identify-languages`."""
 
 import functools
-from collections.abc import Collection
+from collections.abc import Iterable
 
 import numpy as np
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.rules import Batch, Mask, Rule, Side
 
 _MIN_LETTERS = 20  # of a line: shorter ones are seldom identified correctly
@@ -19,9 +20,14 @@ def _identifier() -> LanguageIdentifier:
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
-def known_languages() -> Collection[str]:
-    """Return the codes of the languages that can be identified."""
-    return set(_identifier().labels)
+def check_known(languages: Iterable[str]) -> None:
+    """Raise UserError for a language that cannot be identified."""
+    known = _identifier().labels
+    for language in languages:
+        if code_of(language) not in known:
+            raise UserError(
+                f"--identify-languages does not know {language}; it knows {', '.join(known)}"
+            )
 
 
 def code_of(language: str) -> str:
