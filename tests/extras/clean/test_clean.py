@@ -16,39 +16,12 @@ from hypothesis import strategies as st
 from seq2seq_cli.extras.clean.seen import SeenHashes
 
 GERMAN = [
-    "der",
-    "alte",
-    "Hund",
-    "sucht",
-    "heute",
-    "seinen",
-    "Knochen",
-    "im",
-    "großen",
-    "Garten",
-    "hinter",
-    "dem",
-    "Haus",
-    "und",
-    "bellt",
+    *("der", "alte", "Hund", "sucht", "heute", "seinen", "Knochen", "im"),
+    *("großen", "Garten", "hinter", "dem", "Haus", "und", "bellt"),
 ]
 ENGLISH = [
-    "the",
-    "old",
-    "dog",
-    "seeks",
-    "today",
-    "his",
-    "bone",
-    "in",
-    "a",
-    "large",
-    "garden",
-    "behind",
-    "our",
-    "house",
-    "and",
-    "barks",
+    *("the", "old", "dog", "seeks", "today", "his", "bone", "in", "a"),
+    *("large", "garden", "behind", "our", "house", "and", "barks"),
 ]
 EVERY = 5  # faults of a kind
 
