@@ -21,6 +21,7 @@ class Extra(NamedTuple):
 
 EXTRAS = {
     "clean": Extra(("command",), ()),
+    "distill": Extra(("command",), ()),
     "export": Extra(("command",), ()),
     "hub": Extra(("command",), ("huggingface_hub",)),
     "inspect": Extra(("attend_command", "inspect_command"), ()),

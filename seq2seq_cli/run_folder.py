@@ -35,6 +35,7 @@ class RunFolder:
         self.statistics = path / "statistics.json"
         self.log = path / "train.log"
         self.lock = path / "lock"
+        self.distilled = path / "distilled"
 
     @property
     def exists(self) -> bool:

@@ -34,6 +34,8 @@ def build(seed: int, vocabulary: int = 12, num_features: int = 0, **options) -> 
         for name, parameter in model.named_parameters():
             if name.endswith("inverse_temperature_H"):  # learned: different for each head
                 parameter.uniform_(0.5, 2)
+            if name == "projection.bias":
+                parameter.normal_()
     return model
 
 

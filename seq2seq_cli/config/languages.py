@@ -25,7 +25,7 @@ def languages_of(data: DataConfig) -> LanguagePair | None:
     """Return the languages that a run translates from and to; None if they are unknown."""
     if data.languages is not None:
         pair = LanguagePair(data.languages.src, data.languages.tgt)
-    elif (named := languages_in_names(data.train[0])) is not None:
+    elif data.train and (named := languages_in_names(data.train[0])) is not None:
         pair = named
     else:
         return None

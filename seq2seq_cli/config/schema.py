@@ -86,11 +86,16 @@ class ModelConfig(Section):
     activation_dropout: Ask[Probability] = 0.0
     """Dropout probability after the activation of the feed-forward network."""
     activation: Activation = "relu"
-    """Activation function of the feed-forward network."""
+    """Activation function of the feed-forward network. silu is also called swish."""
     positions: Positions = "sinusoidal"
     """Positional encoding. sinusoidal: vectors added to the embeddings, as in the 2017 paper;
     rotary: rotations of the queries and keys of self-attention (RoPE), which converges in fewer
     updates, needs an even head size and cannot be exported to Hugging Face."""
+    position_base: Annotated[float, Field(gt=1, le=1e12)] = 10_000.0
+    """Base of the wavelengths of positions, which grow from 2π to position_base x 2π. Marian's
+    sinusoids, for d = d_model / 2, have 10000^(d / (d - 1))."""
+    position_offset: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """Number of the first position of sinusoidal encodings."""
     rotary_cross_attention: bool = False
     """Also rotate the queries and keys of cross-attention, which encodes the distance between
     target and source positions: for monotonic tasks, such as letters to phones, it converges in
@@ -104,6 +109,8 @@ class ModelConfig(Section):
     q·k; temperature: q·k/√K times a learned factor per head."""
     norm: NormPosition = "pre"
     """LayerNorm before each sub-layer (pre), or after it as in the 2017 paper (post)."""
+    norm_epsilon: PositiveFloat = 1e-5
+    """Term that every LayerNorm adds to the variance for numerical stability."""
     attention_bias: bool = True
     """Use biases in the attention projections."""
     embedding_scale: bool = True
@@ -112,6 +119,8 @@ class ModelConfig(Section):
     tie_embeddings: bool = True
     """Tie the output projection to the target embedding and, with a shared vocabulary, also to the
     source embedding."""
+    output_bias: bool = False
+    """Use a bias in the output projection."""
 
     @property
     def has_dropout(self) -> bool:
@@ -128,6 +137,8 @@ class ModelConfig(Section):
                 )
             case "positions" if value == "rotary" and d_model // heads % 2:
                 return f"rotary needs heads of an even size, not {d_model // heads}"
+            case "position_offset" if value and above.get("positions") == "rotary":
+                return "rotary encodes distances only, which no offset changes: leave it at 0"
             case "rotary_cross_attention" if value and above.get("positions") == "sinusoidal":
                 return "true needs positions: rotary"
         return None

@@ -392,9 +392,9 @@ class ParallelText(NamedTuple):
         return self._replace(direction="forward") if self.direction == "both" else self
 
 
-def _one_or_several(given: Any) -> Any:
+def _one_or_several(given: Any, info: ValidationInfo) -> Any:
     if isinstance(given, list | tuple):
-        if not given:
+        if not given and _is_given_now(info):  # an imported run has no training text
             raise ValueError("needs at least one corpus")
         return tuple(given)
     return (given,)
@@ -507,7 +507,7 @@ class TokenizerConfig(Section):
 
     kind: Annotated[Kinds, BeforeValidator(_for_both_sides, TokenizerKind | Kinds)] = Kinds()
     """Kind of tokens: word, char, bpe or unigram; one for both sides or one for each, such as {src:
-    char, tgt: word}."""
+    char, tgt: word}. Imported and trimmed runs have spm_vocab, which is reused, never learned."""
     vocab_size: Annotated[
         VocabSizes, BeforeValidator(_for_both_sides, AutoOrVocabSize | VocabSizes)
     ] = Field(
@@ -553,6 +553,19 @@ class TokenizerConfig(Section):
                 if sides.get("src", default) != sides.get("tgt", default):
                     return {**given, "shared": False}
         return given
+
+    @model_validator(mode="after")
+    def _can_be_learned(self, info: ValidationInfo) -> Self:
+        if (
+            _is_given_now(info)
+            and self.reuse is None
+            and "spm_vocab" in (self.kind.src, self.kind.tgt)
+        ):
+            raise ValueError(
+                "kind spm_vocab cannot be learned: reuse the vocabulary of an imported or trimmed "
+                "run (tokenizer.reuse, or train --from)"
+            )
+        return self
 
     @classmethod
     def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:

@@ -69,11 +69,13 @@ OnNonfinite = Literal["stop", "skip"]
 Shard = Literal["none", "full"]
 Side = Literal["src", "tgt"]
 SIDES: tuple[Side, Side] = ("src", "tgt")
-TokenizerKind = Literal["word", "char", "bpe", "unigram"]  # a line of TOKENIZER_KINDS each
+TokenizerKind = Literal[
+    "word", "char", "bpe", "unigram", "spm_vocab"
+]  # a line of TOKENIZER_KINDS each
 Normalization = Literal["nfkc", "nfkc_cf", "nfd", "identity"]
 NormPosition = Literal["pre", "post"]
 AttentionScale = Literal["sqrt", "none", "temperature"]
-Activation = Literal["relu", "gelu"]
+Activation = Literal["relu", "gelu", "silu"]
 Positions = Literal["sinusoidal", "rotary"]
 OptimizerName = Literal["adam", "adamw", "schedule_free_adamw", "muon"]
 PresetName = Literal["auto", "none", "small", "medium", "large"]
@@ -113,6 +115,7 @@ TOKENIZER_KINDS: dict[TokenizerKind, TokenizerFacts] = {
     "char": TokenizerFacts(_SENTENCEPIECE, "characters"),
     "bpe": TokenizerFacts(_SENTENCEPIECE, sampler="segmenters.BpeDropout"),
     "unigram": TokenizerFacts(_SENTENCEPIECE, sampler="segmenters.UnigramSampling"),
+    "spm_vocab": TokenizerFacts("spm_vocab_tokenizer.SpmVocabTokenizer"),  # of imported models
 }
 
 # Whether a run may be resumed with another value of an option: free; ask: only with

@@ -57,7 +57,8 @@ class WordFinder:
     """Finds words among the ids of a vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        of_parts, roles = tokenizer.kind in SUBWORDS, [_OUTSIDE] * len(tokenizer)
+        of_parts = tokenizer.kind in (*SUBWORDS, "spm_vocab")
+        roles = [_OUTSIDE] * len(tokenizer)
         defined = {*tokenizer.user_defined_symbols(), *tokenizer.features}
         for token, piece in enumerate(tokenizer.pieces()[EOS_ID + 1 :], EOS_ID + 1):
             if tokenizer.is_byte(token):  # in a subword vocabulary; ASCII is mostly marks

@@ -239,7 +239,8 @@ class Translator:
         Raises UserError for an unknown tag, and for features if the model knows none.
         """
         text, features = self._text_and_features(line)
-        tag = self.tokenizers.src.tag_ids(line.tag or self.config.decoding.tag)
+        in_text, text = self.tokenizers.src.split_tag(text)  # a line may be several segments
+        tag = self.tokenizers.src.tag_ids(in_text or line.tag or self.config.decoding.tag)
         return text, (*tag, *self.tokenizers.src.feature_ids(features))
 
     def _text_and_features(self, line: TranslationInput) -> tuple[str, str]:

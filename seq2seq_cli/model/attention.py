@@ -72,13 +72,15 @@ def attention_weights(q_BHQK: Tensor, k_BHMK: Tensor, mask_B1QM: Tensor | None) 
     return powers_BHQM / powers_BHQM.sum(dim=-1, keepdim=True)
 
 
-def rotations(start: int, stop: int, head_size: int, device: torch.device) -> Tensor:
-    """Return cos(m θⱼ) and sin(m θⱼ) of positions m from start to stop, MJ2, θⱼ = 10,000^(-2j/K).
+def rotations(
+    start: int, stop: int, head_size: int, device: torch.device, base: float = 10_000.0
+) -> Tensor:
+    """Return cos(m θⱼ) and sin(m θⱼ) of positions m from start to stop, MJ2, θⱼ = base^(-2j/K).
 
     Su et al. 2021, section 3.2: the angles of `sinusoidal_positions`, for the size of a head.
     """
     even_J = torch.arange(0, head_size, 2, device=device)
-    rates_J = torch.exp(even_J * (-math.log(10_000.0) / head_size))
+    rates_J = torch.exp(even_J * (-math.log(base) / head_size))
     angles_MJ = torch.arange(start, stop, device=device)[:, None] * rates_J
     return torch.stack([angles_MJ.cos(), angles_MJ.sin()], dim=-1)
 
@@ -139,13 +141,15 @@ class MultiHeadAttention(nn.Module):
         dropout: float,
         scale: AttentionScale = "sqrt",
         is_rotary: bool = False,
+        position_base: float = 10_000.0,
     ) -> None:
-        """`is_rotary`: queries and keys are rotated by their positions."""
+        """`is_rotary`: queries and keys are rotated by their positions (`position_base`)."""
         super().__init__()
         self.heads = heads
         self.head_size = d_model // heads
         self.scale = ScoreScale(scale, heads, self.head_size)
         self.is_rotary = is_rotary
+        self.position_base = position_base
         self.dropout = Dropout(dropout)
         self.query = nn.Linear(d_model, d_model, bias)
         self.key = nn.Linear(d_model, d_model, bias)
@@ -242,7 +246,8 @@ class MultiHeadAttention(nn.Module):
             return heads
         if rotation is None:
             stop = start + heads[0].size(2)
-            rotation = rotations(start, stop, self.head_size, states_BMD.device)
+            device, base = states_BMD.device, self.position_base
+            rotation = rotations(start, stop, self.head_size, device, base)
         return [
             heads_BHMK if projection is self.value else rotate(heads_BHMK, rotation)
             for projection, heads_BHMK in zip(projections, heads, strict=True)

@@ -17,19 +17,27 @@ from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.kv_cache import LayerCache
 from seq2seq_cli.model.packing import BatchLayout
 
-ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,  # x · sigmoid(x) (Elfwing et al. 2018), also called swish
+}
 
 
 def sinusoidal_positions(
-    start: int, stop: int, d_model: int, device: torch.device | None = None
+    start: int,
+    stop: int,
+    d_model: int,
+    device: torch.device | None = None,
+    base: float = 10_000.0,
 ) -> Tensor:
     """Return the encodings of positions start to stop, (stop - start, d_model), in [-1, 1].
 
     Vaswani et al. 2017, section 3.5: sines in even dimensions, cosines in odd ones, wavelengths
-    from 2π to 10,000 · 2π. Computed, not looked up, so that no sentence is too long.
+    from 2π to `base` · 2π. Computed, not looked up, so that no sentence is too long.
     """
     even = torch.arange(0, d_model, 2, device=device)
-    rates = torch.exp(even * (-math.log(10_000.0) / d_model))
+    rates = torch.exp(even * (-math.log(base) / d_model))
     angles = torch.arange(start, stop, device=device)[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
@@ -68,9 +76,9 @@ class Residual(nn.Module):
     models without careful warm-up (Xiong et al. 2020) and needs another norm after the last layer.
     """
 
-    def __init__(self, d_model: int, dropout: float, norm_first: bool) -> None:
+    def __init__(self, d_model: int, dropout: float, norm_first: bool, epsilon: float) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model)
+        self.norm = nn.LayerNorm(d_model, epsilon)
         self.dropout = Dropout(dropout)
         self.norm_first = norm_first
 
@@ -90,6 +98,7 @@ def _attention(config: ModelConfig, *, is_cross: bool = False) -> MultiHeadAtten
         config.attention_dropout,
         config.attention_scale,
         is_rotary=config.rotary_cross_attention if is_cross else config.positions == "rotary",
+        position_base=config.position_base,
     )
 
 
@@ -98,7 +107,7 @@ def _feed_forward(config: ModelConfig) -> FeedForward:
 
 
 def _residual(config: ModelConfig) -> Residual:
-    return Residual(config.d_model, config.dropout, norm_first=config.norm == "pre")
+    return Residual(config.d_model, config.dropout, config.norm == "pre", config.norm_epsilon)
 
 
 class EncoderLayer(nn.Module):

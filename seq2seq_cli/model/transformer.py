@@ -85,9 +85,10 @@ class Transformer(nn.Module):
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers.encoder))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers.decoder))
         is_pre_norm = config.norm == "pre"
-        self.encoder_norm = nn.LayerNorm(d_model) if is_pre_norm else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(d_model) if is_pre_norm else nn.Identity()
-        self.projection = nn.Linear(d_model, tgt_vocab, bias=False)
+        epsilon = config.norm_epsilon
+        self.encoder_norm = nn.LayerNorm(d_model, epsilon) if is_pre_norm else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(d_model, epsilon) if is_pre_norm else nn.Identity()
+        self.projection = nn.Linear(d_model, tgt_vocab, config.output_bias)
         if config.tie_embeddings:
             self.projection.weight = self.tgt_embedding.weight
         if self.device.type != "meta":
@@ -140,7 +141,8 @@ class Transformer(nn.Module):
         rotation_B1SJ2 = None
         if positions_BS is not None and self.config.positions == "rotary":
             head_size = self.config.d_model // self.config.heads
-            rotation_SJ2 = rotations(0, src_BS.size(1), head_size, src_BS.device)
+            base = self.config.position_base
+            rotation_SJ2 = rotations(0, src_BS.size(1), head_size, src_BS.device, base)
             rotation_B1SJ2 = rotation_SJ2[positions_BS][:, None]
         for layer in self.encoder:
             states_BSD = self._run(
@@ -245,7 +247,9 @@ class Transformer(nn.Module):
             case "rotary":
                 return None
             case "sinusoidal":
-                return sinusoidal_positions(start, stop, self.config.d_model, self.device)
+                first, base = self.config.position_offset, self.config.position_base
+                span = (start + first, stop + first)
+                return sinusoidal_positions(*span, self.config.d_model, self.device, base)
         assert_never(self.config.positions)
 
     def _embed(

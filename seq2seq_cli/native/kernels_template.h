@@ -47,6 +47,14 @@ INLINE vec apply_gelu(vec x)
     return sub(max(x, zeros()), mul(absolute(x), mul(rest, broadcast(.5f))));
 }
 
+/* x / (1 + e^-x) = max(0, x) - |x| t / (1 + t) with t = e^-|x|. */
+INLINE vec apply_silu(vec x)
+{
+    vec t = exponential(sub(zeros(), min(absolute(x), broadcast(87))));
+    vec rest = divide(t, add(broadcast(1), t));
+    return sub(max(x, zeros()), mul(absolute(x), rest));
+}
+
 static void quantize(long size, long words, const float *x, uint8_t *q, float *scale)
 {
     const int zero = UNSIGNED_INPUTS ? 128 : 0;
@@ -78,6 +86,8 @@ INLINE void finish(const Group *g, const int precision, int panel, long row, ive
         result = max(result, zeros());
     if (g->activation == GELU)
         result = apply_gelu(result);
+    if (g->activation == SILU)
+        result = apply_silu(result);
     if (g->residual)
         result = add(result, load_first(g->residual + at, count));
     store_first(g->y + at, count, result);

@@ -14,7 +14,7 @@ enum {
 
 enum { FP32, BF16, INT8 };
 
-enum { NONE, RELU, GELU };
+enum { NONE, RELU, GELU, SILU };
 
 typedef struct {
     int64_t inputs, outputs, precision;

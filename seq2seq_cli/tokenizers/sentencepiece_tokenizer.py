@@ -31,7 +31,7 @@ from seq2seq_cli.tokenizers.training_text import (
     without_rare_characters,
 )
 
-_FEW_LINES = 200  # take less time than to start threads for them
+FEW_LINES = 200  # take less time than to start threads for them
 _SPECIAL = ("pad", "unk", "bos", "eos")
 
 
@@ -40,17 +40,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, model: bytes, shared_with: Tokenizer | None = None) -> None:
         """Load a serialized model; raises UserError for other bytes."""
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(model)
-            ids = range(self._processor.vocab_size())
-            pieces = [str(self._processor.id_to_piece(i)) for i in ids]
-        except (RuntimeError, UnicodeDecodeError):  # damaged entries may be no text
-            raise UserError("this is not a SentencePiece model") from None
+        self._processor, pieces = open_model(model)
         special_ids = tuple(getattr(self._processor, f"{name}_id")() for name in _SPECIAL)
         if special_ids != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
             raise UserError(f"the SentencePiece model has {', '.join(_SPECIAL)} ids {special_ids}")
-        super().__init__(model, pieces, shared_with)
+        super().__init__(model, [*pieces], shared_with)
 
     @functools.cached_property
     def kind(self) -> TokenizerKind:
@@ -108,7 +102,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
         prepared = [quoting.prepare(line) for line in lines]
-        if len(prepared) < _FEW_LINES:
+        if len(prepared) < FEW_LINES:
             return [self._processor.encode(line) for line in prepared]
         ids: list[list[int]] = self._processor.encode(prepared, num_threads=num_threads)
         return ids
@@ -119,10 +113,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _without_first_space(self) -> sentencepiece.SentencePieceProcessor:
-        processor = sentencepiece.SentencePieceProcessor()
-        # A repeated protobuf field replaces the first: normalizer_spec.add_dummy_prefix = false.
-        processor.LoadFromSerializedProto(self.model + b"\x1a\x02\x18\x00")
-        return processor
+        return without_first_space(self.model)
 
     def to_pieces(self, text: str) -> list[str]:
         return list(self._processor.encode(quoting.prepare(text), out_type=str))
@@ -136,9 +127,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def user_defined_symbols(self) -> list[str]:
         """Return tags and `tokenizer.user_defined_symbols`, without words' second entries, ▁…."""
-        entries = _parsed(self.model).pieces
-        symbols = [entry.piece for entry in entries if entry.type == entry.USER_DEFINED]
-        return [symbol for symbol in symbols if not symbol.startswith(quoting.SPACE)]
+        return [s for s in user_defined_in(self.model) if not s.startswith(quoting.SPACE)]
 
     def to_text(self, ids: Sequence[int]) -> str:
         if not self._bytes.keys().isdisjoint(ids):  # SentencePiece writes U+FFFD for broken ones
@@ -154,18 +143,61 @@ class SentencePieceTokenizer(Tokenizer):
     def spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
         text = quoting.normalize_spaces(text)
         quoted, offsets = quoting.quote_with_offsets(text)
-        normalized, origins = self._processor.normalize(quoted, with_offsets=True)
-        spans = []
-        start = num_bytes = 0  # bytes seen of the character at `start`
         surfaces = self._processor.encode(quoted, out_type=str)  # also of unknown tokens
-        for token, surface in zip(self._processor.encode(quoted), surfaces, strict=True):
-            is_byte = self.is_byte(token)
-            end = min(start + (1 if is_byte else len(surface)), len(normalized))
-            spans.append((offsets[origins[start]], offsets[origins[end]]))
-            num_bytes += is_byte
-            if not is_byte or num_bytes == len(normalized[start:end].encode()):
-                start, num_bytes = end, 0
-        return text, spans
+        is_byte = map(self.is_byte, self._processor.encode(quoted))
+        found = spans(self._processor, quoted, zip(surfaces, is_byte, strict=True))
+        return text, [(offsets[start], offsets[end]) for start, end in found]
+
+
+def open_model(
+    model: bytes,
+) -> tuple[sentencepiece.SentencePieceProcessor, dict[str, int]]:
+    """Return the processor of a serialized model and the ids of its pieces, in order.
+
+    Raises UserError for other bytes.
+    """
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+        ids = range(processor.vocab_size())
+        return processor, {str(processor.id_to_piece(i)): i for i in ids}
+    except (RuntimeError, UnicodeDecodeError):  # damaged entries may be no text
+        raise UserError("this is not a SentencePiece model") from None
+
+
+def without_first_space(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    """Return the processor of a model that puts no space before a text."""
+    processor = sentencepiece.SentencePieceProcessor()
+    # A repeated protobuf field replaces the first: normalizer_spec.add_dummy_prefix = false.
+    processor.LoadFromSerializedProto(model + b"\x1a\x02\x18\x00")
+    return processor
+
+
+def user_defined_in(model: bytes) -> list[str]:
+    """Return the symbols that a model never splits."""
+    entries = _parsed(model).pieces
+    return [entry.piece for entry in entries if entry.type == entry.USER_DEFINED]
+
+
+def spans(
+    processor: sentencepiece.SentencePieceProcessor,
+    text: str,
+    tokens: Iterable[tuple[str, bool]],
+) -> list[tuple[int, int]]:
+    """Return the span of characters in `text` of each token.
+
+    `tokens` are the surfaces of all tokens in the normalized text, and whether they are bytes.
+    """
+    normalized, origins = processor.normalize(text, with_offsets=True)
+    found = []
+    start = num_bytes = 0  # bytes seen of the character at `start`
+    for surface, is_byte in tokens:
+        end = min(start + (1 if is_byte else len(surface)), len(normalized))
+        found.append((origins[start], origins[end]))
+        num_bytes += is_byte
+        if not is_byte or num_bytes == len(normalized[start:end].encode()):
+            start, num_bytes = end, 0
+    return found
 
 
 def _parsed(model: bytes) -> Any:

@@ -141,6 +141,10 @@ class Tokenizer(ABC):
         """Return ids without BOS or EOS; an unseen character becomes bytes or <unk>."""
         return self.to_ids_batch([text])[0]
 
+    def split_tag(self, text: str) -> tuple[str | None, str]:
+        """Return the tag that a line begins with and the rest, for kinds that read tags in text."""
+        return None, text
+
     def to_inner_ids(self, text: str) -> list[int]:
         """Return the ids of text that no space precedes, as in the middle of a word."""
         return self.to_ids(text)
@@ -250,7 +254,10 @@ class Tokenizer(ABC):
                 surfaces.append("")
             else:
                 surfaces.append(self._pieces[token].replace(quoting.SPACE, " "))
-        return list(quoting.unquote_parts(surfaces))
+        return list(self._unquote_parts(surfaces))
+
+    def _unquote_parts(self, parts: Iterable[str]) -> Iterator[str]:
+        return quoting.unquote_parts(parts)
 
 
 def _class_of(kind: TokenizerKind) -> type[Tokenizer]:
@@ -282,7 +289,7 @@ def fit_tokenizers(
     """
     options = config.with_symbols(text.tags)
     if config.reuse is not None:
-        return _reuse(options, config.reuse, features_in(text, on_bad_line))
+        return _reuse(options, config.reuse, features_in(text, on_bad_line), text.tags)
     symbols, features = options.user_defined_symbols, features_in(text, on_bad_line)
     normalization = config.normalization
     rules: dict[Side, Normalization] = {"src": normalization.src, "tgt": normalization.tgt}
@@ -308,7 +315,9 @@ def fit_tokenizers(
     return Tokenizers(*(by_rule[rule] for rule in rules.values()))
 
 
-def _reuse(config: TokenizerConfig, folder: Path, features: Sequence[str]) -> Tokenizers:
+def _reuse(
+    config: TokenizerConfig, folder: Path, features: Sequence[str], tags: Sequence[str]
+) -> Tokenizers:
     run = RunFolder(folder)
     run.reject_escaping_links()
     tokenizers = load_tokenizers(run, config)
@@ -318,7 +327,8 @@ def _reuse(config: TokenizerConfig, folder: Path, features: Sequence[str]) -> To
             "data.train has; learn another vocabulary with tokenizer.reuse: null"
         )
     for symbol in config.user_defined_symbols:
-        entries = (t.pieces() if t.kind == "word" else t.to_pieces(symbol) for t in tokenizers)
+        sides = tokenizers[:1] if symbol in tags else tokenizers  # only sources have tags
+        entries = (t.pieces() if t.kind == "word" else t.to_pieces(symbol) for t in sides)
         if not all(symbol in found for found in entries):
             raise UserError(
                 f"tokenizer.reuse: the vocabulary of {folder} lacks {symbol!r}, which is a tag of "

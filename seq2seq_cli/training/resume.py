@@ -119,6 +119,11 @@ def resume_run(
     changed that may not, or if the run did not start from `source`.
     """
     begun, manifest = load_config(folder.config), read_manifest(folder)
+    if not begun.data.train:
+        raise UserError(
+            f"the model in {folder.path} was imported and has no training to resume; fine-tune it "
+            f"in a run of its own: --from {folder.path} --run-dir NEW"
+        )
     hashes = text_hashes(config)
     names = dict.fromkeys([*hashes, *manifest["data"]])
     changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]

@@ -63,7 +63,7 @@ def random_model(random: Random, precision: str) -> tuple[PlainDecoder, CpuDecod
         "d_ff": random.choice((1, 3, 16, 30, 64, 100, 256)),
         "layers": {"encoder": random.randint(1, 3), "decoder": random.randint(1, 3)},
         "norm": random.choice(("pre", "post")),
-        "activation": random.choice(("relu", "gelu")),
+        "activation": random.choice(("relu", "gelu", "silu")),
         "attention_bias": random.random() < 0.5,
         "positions": "rotary" if can_rotate else "sinusoidal",
     }

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 PRECISIONS = sorted(native.precisions())
 
 
-ACTIVATIONS = [nn.Identity(), nn.ReLU(), nn.GELU()]  # by their numbers
+ACTIVATIONS = [nn.Identity(), nn.ReLU(), nn.GELU(), nn.SiLU()]  # by their numbers
 
 
 def product(

@@ -415,12 +415,23 @@ def test_padding_and_causal_masks():
 
 
 def test_sinusoidal_positions_match_the_paper_at_any_length():
-    positions = sinusoidal_positions(0, 50, 8)
+    assert torch.equal(sinusoidal_positions(0, 50, 8), sinusoidal_positions(0, 50, 8, base=1e4))
+    for base in (10_000, 500):
+        check_sinusoids(sinusoidal_positions(0, 50, 8, base=base), base)
+    torch.testing.assert_close(sinusoidal_positions(40, 50, 8), sinusoidal_positions(0, 50, 8)[40:])
+
+
+def check_sinusoids(positions: torch.Tensor, base: float) -> None:
     for position, i in product((0, 1, 49), range(4)):
-        angle = position / 10_000 ** (2 * i / 8)
+        angle = position / base ** (2 * i / 8)
         assert positions[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
         assert positions[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
-    torch.testing.assert_close(sinusoidal_positions(40, 50, 8), positions[40:])
+
+
+def test_positions_start_at_the_offset_and_have_the_base_of_the_config():
+    model = build(position_offset=2, position_base=300.0)
+    expected = sinusoidal_positions(5, 9, model.config.d_model, base=300.0)
+    assert torch.equal(model.position_vectors(3, 7), expected)
 
 
 def test_dropout_keeps_the_mean_and_drops_independently():

@@ -44,6 +44,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "attention_bias": (True, False),
     "embedding_scale": (True, False),
     "tie_embeddings": (True, False),
+    "output_bias": (False, True),
+    "norm_epsilon": (1e-5, 1e-9, 0.1),
+    "position_base": (10_000.0, 500.0),
     "feature_positions": (True, False),
     "layers": (1, {"encoder": 1, "decoder": 3}),
     "d_model": (16, 20),
@@ -53,7 +56,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 def random_model(seed: int) -> Transformer:
     random = Random(seed)
     options = {name: random.choice(values) for name, values in CHOICES.items()}
-    options["rotary_cross_attention"] = options["positions"] == "rotary" and seed % 2 == 0
+    is_rotary = options["positions"] == "rotary"
+    options["rotary_cross_attention"] = is_rotary and seed % 2 == 0
+    options["position_offset"] = 0 if is_rotary else seed % 3
     return build(seed, random.choice((12, 70)), num_features=random.choice((0, 3)), **options)
 
 

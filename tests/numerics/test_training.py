@@ -104,6 +104,29 @@ def test_chunked_loss_and_gradients_match_cross_entropy(smoothing, vocabulary):
         torch.testing.assert_close(mine, theirs, atol=tolerance, rtol=1e-5)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_output_bias_is_in_the_loss_and_gets_its_gradient(tied):
+    """Also with the bias of -100 of a token that no translation contains."""
+    model = build(output_bias=True, tie_embeddings=tied)
+    with torch.no_grad():
+        model.projection.bias.normal_()
+        model.projection.bias[PAD_ID] = -100
+    batch = batch_of(PAIRS)
+    ours = loss_of(model)(batch).total
+    plain = functional.cross_entropy(
+        model(batch.src_BS, batch.tgt_in_BT).flatten(0, 1),
+        batch.labels_BT.flatten(),
+        ignore_index=IGNORE_INDEX,
+        reduction="sum",
+        label_smoothing=CONFIG.label_smoothing,
+    )
+    assert ours.item() == pytest.approx(plain.item(), rel=1e-5)
+    parameters = list(model.parameters())
+    expected, actual = (torch.autograd.grad(loss, parameters) for loss in (plain, ours))
+    for theirs, mine in zip(expected, actual, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("std", [10, 50, 200, 2_000])
 def test_loss_of_a_diverged_model_matches_cross_entropy(smoothing, std):

@@ -158,6 +158,12 @@ VERBS = {
     },
     "diff": {"run_dir", "other_dir", "as_json"},
     "export": {"run_dir", "output", "file_format", "model", "langs", "tag", "license_name"},
+    "distill": {
+        *("teachers", "src", "output", "shape", "pairs", "pairs_weight", "valid", "fields"),
+        *("config", "beam_size", "sampling", "precision", "tag", "input_format"),
+        *("max_length_ratio", "drop_worst", "shards", "processes", "as_json", "overrides"),
+        *("device", "model"),
+    },
     "push": {"run_dir", "repo", "is_public", "revision", "license_name"},
     "pull": {"repo", "run_dir", "revision"},
     "vocab": {"config", "output", "overrides"},

@@ -26,6 +26,7 @@ _OF_ALL_LAYERS: tuple[tuple[str, Any, Callable[[Any], object]], ...] = (
     ("d_ff", FeedForward, lambda layer: layer.expand.out_features),
     ("activation", FeedForward, lambda layer: type(layer.activation)),
     ("norm", Residual, lambda residual: residual.norm_first),
+    ("norm_epsilon", nn.LayerNorm, lambda norm: norm.eps),
     ("positions", EncoderLayer | DecoderLayer, lambda layer: layer.self_attention.is_rotary),
     ("rotary_cross_attention", DecoderLayer, lambda layer: layer.cross_attention.is_rotary),
 )

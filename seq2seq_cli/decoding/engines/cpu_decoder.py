@@ -19,7 +19,7 @@ from seq2seq_cli.native import library as native
 from seq2seq_cli.native.library import Precision
 
 CPU = torch.device("cpu")
-_CAPABILITIES = Capabilities(MODULES, activations=(nn.ReLU, nn.GELU), options=OPTIONS)
+_CAPABILITIES = Capabilities(MODULES, activations=(nn.ReLU, nn.GELU, nn.SiLU), options=OPTIONS)
 
 
 class CpuDecoder:

@@ -23,12 +23,13 @@ Array = NDArray[np.float32]
 Weights = Mapping[str, Array]  # by the names of the model's parameters; tied ones once
 Parts = Mapping[str, NDArray[Any]]  # what C reads, by names of this file
 
-ACTIVATIONS: Mapping[object, int] = {"relu": 1, "gelu": 2}  # as in C
+ACTIVATIONS: Mapping[object, int] = {"relu": 1, "gelu": 2, "silu": 3}  # as in C
 # The options of section `model` with the values that C knows; None: all.
 OPTIONS: Mapping[str, Collection[object] | None] = {
     **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "attention_bias")),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
-    **dict.fromkeys(("embedding_scale", "tie_embeddings")),
+    **dict.fromkeys(("embedding_scale", "tie_embeddings", "output_bias", "norm_epsilon")),
+    **dict.fromkeys(("position_base", "position_offset")),
     **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
     "activation": ACTIVATIONS,
     "norm": ("pre", "post"),
@@ -38,7 +39,7 @@ OPTIONS: Mapping[str, Collection[object] | None] = {
 # The hash of the model's code whose equations C repeats. Without PyTorch there is no model to
 # compare logits with, so a model whose code has been edited is loaded with it. After an edit, see
 # tests/numerics/test_native_model.py.
-MODEL_CODE = "28c02b1cb6bd9c87"
+MODEL_CODE = "b7af4d5baca4ce2a"
 _MODEL_FILES = ("attention", "device", "dropout", "kv_cache", "layers", "packing", "transformer")
 
 _ALIGNMENT = 64  # bytes: one cache line, and the largest register
@@ -82,6 +83,8 @@ def parameter_shapes(
         shapes["src_embedding.weight"] = (src_vocab, d_model)
     if not config.tie_embeddings:
         shapes["projection.weight"] = (tgt_vocab, d_model)
+    if config.output_bias:
+        shapes["projection.bias"] = (tgt_vocab,)
 
     def add(name: str, *shape: int, has_bias: bool = True) -> None:
         shapes[f"{name}.weight"] = shape
@@ -214,7 +217,8 @@ class NativeModel:
         return native.Linear(inputs=inputs, outputs=outputs, precision=precision, **addresses)
 
     def _norm(self, name: str) -> native.Norm:
-        return native.Norm(self._address(f"{name}.weight"), self._address(f"{name}.bias"), _EPSILON)
+        weight, bias = (self._address(f"{name}.{part}") for part in ("weight", "bias"))
+        return native.Norm(weight, bias, self._config.norm_epsilon)
 
     def _address(self, name: str) -> int | None:
         array = self._parts.get(name)
@@ -225,7 +229,6 @@ class NativeModel:
 
 
 _OF_LINEAR = ("weight", "bias", "scale", "shift")
-_EPSILON = 1e-5  # of LayerNorm
 
 
 @np.errstate(over="ignore", invalid="ignore")  # the search reports infinity and NaN
@@ -269,7 +272,8 @@ def packed(weights: Weights, config: ModelConfig, precision: Precision) -> Parts
     for stack in ("encoder", "decoder"):
         add_norm(f"{stack}_norm", f"{stack}_norm")
     add("memory", *crossing)
-    add("logits", (weights.get("projection.weight", tgt_VD), None), round_up=True)
+    projection = weights.get("projection.weight", tgt_VD), weights.get("projection.bias")
+    add("logits", projection, round_up=True)
     return parts
 
 
@@ -350,9 +354,11 @@ def _positions(config: ModelConfig, length: int) -> Array:
     """
     is_rotary = config.positions == "rotary"
     size = config.d_model // config.heads if is_rotary else config.d_model
-    exponents_J = np.arange(0, size, 2, dtype=np.float32) * np.float32(-math.log(10_000.0) / size)
+    slope = np.float32(-math.log(config.position_base) / size)
+    exponents_J = np.arange(0, size, 2, dtype=np.float32) * slope
     rates_J = np.exp(exponents_J, dtype=np.float64).astype(np.float32)
-    angles_TJ = np.arange(length, dtype=np.float32)[:, None] * rates_J
+    first = 0 if is_rotary else config.position_offset
+    angles_TJ = np.arange(first, first + length, dtype=np.float32)[:, None] * rates_J
     sines_TJ, cosines_TJ = np.sin(angles_TJ), np.cos(angles_TJ)
     made_TJ2: Array = _empty((*angles_TJ.shape, 2), np.float32)
     made_TJ2[..., 0] = cosines_TJ if is_rotary else sines_TJ

@@ -96,6 +96,7 @@ def _settings(
 ) -> "Settings":
     """Return what these options say; raises UserError for rules and languages that do not exist."""
     from seq2seq_cli import plugins
+    from seq2seq_cli.config.languages import languages_from_option
     from seq2seq_cli.extras.clean.cleaner import RULE_NAMES, Settings
     from seq2seq_cli.machine import num_cores
     from seq2seq_cli.text.rules import Limits
@@ -103,7 +104,7 @@ def _settings(
     for name in without or ():
         if name not in RULE_NAMES:
             raise UserError(f"--without {name}: the rules are {', '.join(RULE_NAMES)}")
-    languages = _languages(langs) if langs else None
+    languages = languages_from_option(langs) if langs else None
     if identify_languages:
         if languages is None:
             raise UserError("--identify-languages needs --langs, such as --langs de-en")
@@ -173,18 +174,11 @@ def _text_of(
 
     are_pairs = [Path(without_compression(file.name)).suffix in PAIRS_FORMATS for file in files]
     if not all(are_pairs):
-        return text_of(files, fields if len(files) == 1 else None, features)
+        if len(files) == 2:  # which have no fields, and features only after a tab
+            fields, features = None, "2" if features else None
+        return text_of(files, fields, features)
     corpora = [text_of([file], fields, features).corpora for file in files]
     return ParallelText(tuple(corpus for (corpus,) in corpora))
-
-
-def _languages(langs: str) -> tuple[str, str]:
-    from seq2seq_cli.config.text import is_language
-
-    src, _, tgt = langs.partition("-")
-    if not (is_language(src) and is_language(tgt)):
-        raise UserError(f"--langs {langs}: give two language codes, such as de-en")
-    return src, tgt
 
 
 def _as_text(report: "Report") -> str:

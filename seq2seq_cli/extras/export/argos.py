@@ -85,11 +85,12 @@ class Argos(CTranslate2):
             raise UserError(
                 "--format argos: nothing names the languages: give them as --langs de-en"
             )
-        if all(corpus.tag for corpus in config.data.train) and config.decoding.tag is None:
-            tags = ", ".join(config.train_text.tags)
+        tags = [corpus.tag for corpus in config.data.train]
+        if tags and all(tags) and config.decoding.tag is None:
+            known = ", ".join(config.train_text.tags)
             raise UserError(
                 "--format argos: all sources have a tag, which Argos Translate cannot give: choose "
-                f"--tag {tags}"
+                f"--tag {known}"
             )
 
     def check_output(self, output: Path) -> None:

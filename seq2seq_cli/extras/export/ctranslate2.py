@@ -66,6 +66,10 @@ class CTranslate2(Format):
         "attention_scale": ("sqrt", "none", "temperature"),
         "positions": ("sinusoidal", "rotary"),
         "rotary_cross_attention": (False,),
+        "position_base": (10_000.0,),
+        "position_offset": (0,),
+        "norm_epsilon": (1e-5,),
+        "output_bias": (False,),
     }
     search_options: ClassVar = {
         "beam_size": "beam_size",

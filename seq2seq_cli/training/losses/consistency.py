@@ -27,6 +27,7 @@ from seq2seq_cli.training.losses.cross_entropy import (
     FusedLoss,
     Losses,
     fused_cross_entropy,
+    with_bias_as_input,
 )
 
 
@@ -73,8 +74,8 @@ class ConsistencyLoss(BatchLoss):
         if self.cutoff is not None:
             cut = [draw_cutoff(ids, self.cutoff) for ids in (batch.src_BS, batch.tgt_in_BT)]
         with self.states_and_labels(batch, *cut) as (states_RD, labels_R):
-            weight_VD = self.model.projection.weight
-            return two_pass_loss(states_RD, weight_VD, labels_R, self.label_smoothing, self.terms)
+            weights = with_bias_as_input(states_RD, self.model.projection)
+            return two_pass_loss(*weights, labels_R, self.label_smoothing, self.terms)
 
 
 def build_loss(model: Transformer, config: TrainingConfig, device: torch.device) -> BatchLoss:

@@ -49,8 +49,8 @@ class BatchLoss(nn.Module):
 
     def forward(self, batch: Batch) -> Losses:
         with self.states_and_labels(batch.to(self.model.device)) as (states_RD, labels_R):
-            weight_VD = self.model.projection.weight
-            return Losses(sequence_loss(states_RD, weight_VD, labels_R, self.label_smoothing))
+            weights = with_bias_as_input(states_RD, self.model.projection)
+            return Losses(sequence_loss(*weights, labels_R, self.label_smoothing))
 
     def cross_entropy(self, total: float, metrics: Mapping[str, float]) -> float:
         """Return the part of the sum that is logged as the loss."""
@@ -67,6 +67,14 @@ class BatchLoss(nn.Module):
             states_BTD, layout = self._states(batch.src_BS, batch.tgt_in_BT, self.layout, *cut)
             labels_BT = layout.pack_ids(batch.labels_BT, IGNORE_INDEX)
             yield states_BTD.flatten(0, 1), labels_BT.flatten()
+
+
+def with_bias_as_input(states_RD: Tensor, projection: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Return inputs and weights of the projection: a bias is the weight of another input, 1."""
+    if projection.bias is None:
+        return states_RD, projection.weight
+    states = torch.cat([states_RD, torch.ones_like(states_RD[:, :1])], dim=1)
+    return states, torch.cat([projection.weight, projection.bias[:, None]], dim=1)
 
 
 def sequence_loss(

@@ -1,0 +1,241 @@
+"""`seq2seq distill`: from teachers and text in the source language to a student and a report."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
+from seq2seq_cli.decoding.lines.stream import Job, translate_stream
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.evaluation import located
+from seq2seq_cli.extras.distill.filters import Filters, filter_pairs
+from seq2seq_cli.extras.distill.source import LONGEST, clean_source
+from seq2seq_cli.extras.distill.stages import Facts, Stage, locked
+from seq2seq_cli.extras.distill.student import Shape, write_config
+from seq2seq_cli.extras.distill.student_report import Report
+from seq2seq_cli.metrics.metrics import Scoring
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.corpus import Pair, hash_of_files, readable_pairs
+from seq2seq_cli.text.io import line_writer
+from seq2seq_cli.text.leakage import source_hash
+from seq2seq_cli.tokenizers.tokenizer import load_tokenizers
+from seq2seq_cli.training.loop import train
+
+logger = logging.getLogger(__name__)
+
+_BYTES_OF_A_SHARD = 1 << 20  # what is lost of an interrupted translation, at most
+_MOST_SHARDS = 200  # as each reads the text from its beginning
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked for."""
+
+    teacher: Job  # how the source is translated
+    source: Path
+    output: Path
+    filters: Filters
+    real: ParallelText | None  # pairs to mix in
+    valid: ParallelText | None
+    shape: Shape | None
+    config: Config | None  # of the student, in place of a generated one; its text is mixed in
+    overrides: Sequence[str]  # of the student's config
+    num_shards: int | None
+    processes: int | None
+
+    @property
+    def folder(self) -> Path:
+        """Where text, translations and records are kept, for the same command to go on with."""
+        return RunFolder(self.output).distilled
+
+
+def distill(task: Task) -> dict[str, Any]:
+    """Train a student on the translations of a teacher; return the report as text and as JSON.
+
+    Every finished stage stays finished: the same call goes on where another one was interrupted.
+    Raises UserError if the folder has a run that these inputs did not make.
+    """
+    run, folder = RunFolder(task.output), task.folder
+    if not run.exists:
+        run.ensure_new_or_empty()
+    elif not folder.is_dir():
+        raise UserError(f"{run.path} is a run already: choose another --output")
+    teacher = load_config(RunFolder(task.teacher.run_dirs[0]).config, task.teacher.overrides)
+    valid = valid_text(task, teacher)
+    if not task.source.is_file():
+        raise UserError(f"--src {task.source}: there is no such file (a stream can be read once)")
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        pairs = Stage(folder / "pairs.json", pairs_inputs(task, valid))
+        if (facts := pairs.facts()) is None:
+            if run.exists:
+                raise UserError(
+                    f"{run.path} was distilled from another source, by another teacher or with "
+                    "other options, or its files have changed: choose another --output"
+                )
+            if task.config is None:  # mistakes are reported before the translation
+                student_config(task, valid.corpora, valid, teacher)
+            facts = pairs.finish(lambda: make_pairs(task, valid, teacher))
+        source, translations = facts["source"], facts["translations"]
+        config = student_config(task, corpora_of(folder, translations), valid, teacher)
+        inputs = {"config": config.model_dump(mode="json"), "pairs": hash_of_files([pairs.record])}
+        Stage(folder / "student.json", inputs).finish(lambda: train_student(task, config))
+        report = Stage(folder / "report.json", report_inputs(task, valid))
+        return report.finish(lambda: ([], make_report(task, teacher, valid, source, translations)))
+
+
+def valid_text(task: Task, teacher: Config) -> ParallelText:
+    """Return the held-out text: the given one, or the teacher's.
+
+    Raises UserError if there is none.
+    """
+    if task.valid is not None:
+        return task.valid
+    if task.config is not None and task.config.valid_text is not None:
+        return task.config.valid_text
+    text, (first, *_) = teacher.valid_text, task.teacher.run_dirs
+    found = located(text, first) if text is not None and text.direction == "forward" else None
+    if found is None:
+        raise UserError(f"{first} has no validation text here, to choose the best student: --valid")
+    return found
+
+
+def pairs_inputs(task: Task, valid: ParallelText) -> Facts:
+    """Return everything that the pairs depend on."""
+    return {
+        "source": hash_of_files([task.source]),
+        "longest": LONGEST,
+        "teacher": described(task.teacher),
+        "filters": asdict(task.filters),
+        "held_out": _text_inputs(valid),
+    }
+
+
+def _text_inputs(text: ParallelText) -> Facts:
+    return {"files": hash_of_files(text.files), "options": text.options}
+
+
+def make_pairs(task: Task, valid: ParallelText, teacher: Config) -> tuple[Sequence[Path], Facts]:
+    """Clean the source, translate it, and write the pairs to learn from."""
+    tokenizers = load_tokenizers(RunFolder(task.teacher.run_dirs[0]), teacher.tokenizer)
+    has_features, folder = bool(tokenizers.src.features), task.folder
+    source = folder / "source.jsonl"
+    inputs = {
+        "source": hash_of_files([task.source]),
+        "longest": LONGEST,
+        "format": task.teacher.input_format,
+        "features": has_features,
+        "held_out": _text_inputs(valid),
+    }
+
+    def clean() -> tuple[Sequence[Path], Facts]:
+        held_out = {source_hash(pair) for _, pair in readable_pairs(valid, "skip")}
+        facts = clean_source(
+            task.teacher, task.source, source, has_features=has_features, held_out=held_out
+        )
+        return [source], facts
+
+    cleaned = Stage(folder / "source.json", inputs).finish(clean)
+    if not cleaned["kept"]:
+        raise UserError(f"{task.source} has no lines to translate")
+    logger.info(f"translating {cleaned['kept']:,} of {cleaned['lines']:,} lines")
+    parts = translate_source(task, source, cleaned["kept"])
+    files, kept = filter_pairs(
+        source,
+        parts,
+        folder,
+        tokenizers.tgt,
+        task.filters,
+        has_features=has_features,
+        tag=teacher.decoding.tag,
+    )
+    return files, {"source": cleaned, "translations": kept}
+
+
+def translate_source(task: Task, source: Path, num_lines: int) -> list[Path]:
+    """Translate the cleaned source in shards, each of which is finished once; return their files.
+
+    Other machines may translate some of them (`translate --shard`).
+    """
+    job = replace(task.teacher, input_format="jsonl", output_format="nbest", log_probs=True)
+    size = source.stat().st_size
+    count = task.num_shards or min(_MOST_SHARDS, -(-size // _BYTES_OF_A_SHARD))
+    parts = [task.folder / f"part-{number}" for number in range(1, count + 1)]
+    with tqdm(unit=" lines", total=num_lines, file=sys.stderr, disable=None) as bar:
+        for number, path in enumerate(parts, 1):
+            shard = ShardTask(job, Shard(number, count), source, path)
+            if shard.is_done():
+                with path.open("rb") as file:
+                    bar.update(sum(1 for _ in file))
+                continue
+            with shard.opened() as (place, lines, part), line_writer(part) as write:
+                for outputs in translate_stream(job, lines, source, task.processes, place):
+                    for line in outputs:
+                        write(line)
+                    bar.update()
+    return parts
+
+
+def corpora_of(folder: Path, translations: Facts) -> list[Corpus]:
+    """Return the text of the pairs, a corpus for each tag."""
+    features = "features" if translations["features"] else None
+    return [
+        Corpus(pairs=folder / each["file"], tag=each["tag"], features=features)
+        for each in translations["corpora"]
+    ]
+
+
+def student_config(
+    task: Task, translated: Sequence[Corpus], valid: ParallelText, teacher: Config
+) -> Config:
+    """Return the config of the student: the given one, or a new one for these pairs."""
+    if task.config is not None:
+        data = task.config.data
+        update = {"train": (*translated, *data.train), "valid": data.valid or valid.corpora}
+        return task.config.model_copy(update={"data": data.model_copy(update=update)})
+    real = task.real.corpora if task.real is not None else ()
+    path = task.folder / "student.yaml"
+    return write_config(path, translated, real, valid, teacher, task.shape, task.overrides)
+
+
+def train_student(task: Task, config: Config) -> tuple[Sequence[Path], Facts]:
+    """Train the student, or go on with it."""
+    train(config, task.output)
+    return [RunFolder(task.output).model], {}
+
+
+def report_inputs(task: Task, valid: ParallelText) -> Facts:
+    """Return everything that the scores of the report depend on."""
+    return {
+        "teacher": described(_searching(task.teacher)),
+        "student": hash_of_files([RunFolder(task.output).model]),
+        "held_out": _text_inputs(valid),
+    }
+
+
+def _searching(job: Job) -> Job:
+    """Return a job that searches for the best translation, even if the source was sampled."""
+    searching = (option for option in job.overrides if not option.startswith("decoding.sampling="))
+    return replace(job, overrides=(*searching, "decoding.sampling=false"))
+
+
+def make_report(
+    task: Task, teacher: Config, valid: ParallelText, source: Facts, translations: Facts
+) -> Facts:
+    """Compare teacher and student on the held-out text."""
+    tagged = valid.with_tag(teacher.decoding.tag)
+    pairs: list[Pair] = [pair for _, pair in readable_pairs(tagged, "skip")]
+    jobs = {
+        "teacher": _searching(task.teacher),
+        "student": Job((task.output,), task.teacher.device),
+    }
+    report = Report.of(source, translations, jobs, valid.name, pairs, Scoring.of_run(teacher))
+    return {"table": report.table(), "report": report.report()}

@@ -1,0 +1,72 @@
+"""Stages of a distillation: a finished one is made again only if its inputs change."""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import fsync, lock, read_json, write_json
+from seq2seq_cli.text.corpus import hash_of_files
+
+logger = logging.getLogger(__name__)
+
+Facts = dict[str, Any]  # what a stage tells those after it and the report, as JSON
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage, and everything that its files depend on, as JSON."""
+
+    record: Path
+    inputs: Facts
+
+    def facts(self) -> Facts | None:
+        """Return what the finished stage recorded; None if its inputs or its files differ."""
+        try:
+            found = read_json(self.record)
+            files: dict[str, str] = found["files"]
+            folder = self.record.parent
+            is_same = found["inputs"] == json.loads(json.dumps(self.inputs)) and all(
+                hash_of_files([folder / name]) == sha256 for name, sha256 in files.items()
+            )
+            facts: Facts = found["facts"]
+        except (UserError, FileNotFoundError, KeyError, TypeError, AttributeError):
+            return None
+        return facts if is_same else None
+
+    def finish(self, make: Callable[[], tuple[Sequence[Path], Facts]]) -> Facts:
+        """Return the facts of the stage; `make` writes its files first, unless it is finished."""
+        if (facts := self.facts()) is not None:
+            return facts
+        self.record.unlink(missing_ok=True)
+        files, facts = make()
+        folder = self.record.parent
+        hashes = {str(os.path.relpath(path, folder)): hash_of_files([path]) for path in files}
+        write_json(self.record, {"inputs": self.inputs, "files": hashes, "facts": facts})
+        return facts
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Callable[[Any], None]]:
+    """Yield a function that writes an object as a line of JSON; the file is complete or absent."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
+        yield lambda value: print(json.dumps(value, ensure_ascii=False), file=file)
+    fsync(part)
+    part.replace(path)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from distilling in this folder while the block runs."""
+    with (folder / "lock").open("ab") as file:
+        try:
+            lock(file.fileno())
+        except BlockingIOError:
+            raise UserError(f"another process is distilling in {folder}") from None
+        yield

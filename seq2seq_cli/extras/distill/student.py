@@ -1,0 +1,121 @@
+"""The config of a student: its shape, and what it takes over from the teacher."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq_cli.commands.init.init import choose, look_at
+from seq2seq_cli.config.languages import languages_of
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.presets import Choice, Choices, commented_yaml, preset_for
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.types import PresetName
+from seq2seq_cli.console import counted
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import write_atomic
+
+_LEARNED = {"word", "char", "bpe", "unigram"}  # kinds that a vocabulary can be learned for
+_TAKEN_OVER = {"kind", "shared", "user_defined_symbols", "split_digits", "graphemes"}
+_TAKEN_OVER |= {"normalization"}
+_FORM = re.compile(r"(\d{1,3})\+(\d{1,3})x(\d{1,5})", re.ASCII)
+
+
+class Shape(NamedTuple):
+    """The size of a student. Most of the time of a translation is the decoder's, so it is shallow
+    (Kasai et al. 2021)."""
+
+    encoder: int
+    decoder: int
+    d_model: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shape":
+        """Read `tiny` or `6+2x256`. Raises UserError for anything else."""
+        match = _FORM.fullmatch(SHAPES.get(text, text))
+        if match is None or "0" in (match[1], match[2]) or int(match[3]) % 8 or not int(match[3]):
+            raise UserError(
+                f"--shape {text}: give {', '.join(SHAPES)}, or layers of encoder and decoder and "
+                "d_model, a multiple of 8, such as 6+2x256"
+            )
+        return cls(*map(int, match.groups()))
+
+    def choices(self) -> Choices:
+        """Return the options of section model for this size."""
+        heads = math.gcd(self.d_model // 2, 8 if self.d_model >= 256 else 4)
+        return {
+            "model.d_model": Choice(self.d_model),
+            "model.heads": Choice(heads),
+            "model.layers": Choice(
+                {"encoder": self.encoder, "decoder": self.decoder},
+                "the decoder takes most of the time of a translation",
+            ),
+            "model.d_ff": Choice(4 * self.d_model, "four times d_model"),
+        }
+
+
+SHAPES = {"tiny": "6+2x128", "small": "6+2x192", "base": "6+2x256"}
+_SHAPE_FOR: Mapping[PresetName, str] = {"small": "tiny", "medium": "small", "large": "base"}
+
+
+def write_config(
+    path: Path,
+    translated: Sequence[Corpus],
+    real: Sequence[Corpus],
+    valid: ParallelText,
+    teacher: Config,
+    shape: Shape | None,
+    overrides: Sequence[str],
+) -> Config:
+    """Write and return the config of a student for a text: what `init` chooses, and its shape.
+
+    Kind and normalization of the vocabulary, languages and tag are the teacher's. Raises UserError
+    for wrong overrides.
+    """
+    tag = teacher.decoding.tag
+    every = [*translated, *ParallelText((*real,)).with_tag(tag).corpora]
+    text = ParallelText((*every,))
+    look = look_at(text)
+    preset = preset_for(look.counts.pairs)
+    shape = shape or Shape.parse(_SHAPE_FOR[preset])
+    # The updates of the preset `large` are for large models and GPUs.
+    chosen: dict[str, Choice] = dict(
+        choose(look, "small" if preset == "small" else "medium", text, valid)
+    )
+    chosen["data.train"] = Choice(_as_given(every))
+    chosen["data.valid"] = Choice(_as_given(valid.corpora))
+    if (languages := languages_of(teacher.data)) is not None:
+        chosen["data.languages"] = Choice(languages._asdict(), "the teacher's")
+    chosen |= _vocabulary(teacher)
+    chosen |= shape.choices()
+    for name in ("bleu_tokenize", "lowercase", "merge_references"):
+        if name in teacher.validation.model_fields_set:
+            chosen[f"validation.{name}"] = Choice(getattr(teacher.validation, name))
+    if tag is not None:
+        chosen["decoding.tag"] = Choice(tag, "the teacher's")
+    sections = list(Config.model_fields)
+    ordered = sorted(chosen.items(), key=lambda item: sections.index(item[0].split(".")[0]))
+    head = [
+        f"Written by seq2seq distill for {counted(look.counts.pairs, 'pair')}.",
+        "All other options have the defaults of configs/reference.yaml.",
+    ]
+    content = commented_yaml(head, dict(ordered), None).encode()
+    if not path.exists() or path.read_bytes() != content:
+        write_atomic(path, content)
+    return load_config(path, overrides, is_given_now=True)
+
+
+def _vocabulary(teacher: Config) -> dict[str, Choice]:
+    """Return the options of the teacher's vocabulary, unless no such vocabulary can be learned."""
+    given: dict[str, Any] = teacher.tokenizer.model_dump(mode="json", include=_TAKEN_OVER)
+    kind = teacher.tokenizer.kind
+    if not {kind.src, kind.tgt} <= _LEARNED:
+        given = {"user_defined_symbols": given["user_defined_symbols"]}
+    return {f"tokenizer.{name}": Choice(value, "the teacher's") for name, value in given.items()}
+
+
+def _as_given(corpora: Sequence[Corpus]) -> Any:
+    dumped = [corpus.model_dump(mode="json", exclude_defaults=True) for corpus in corpora]
+    return dumped[0] if len(dumped) == 1 else dumped

@@ -1,0 +1,255 @@
+"""The tokenizer of imported models: SentencePiece's pieces, looked up in a vocabulary of its own.
+
+Marian (OPUS-MT), OpenNMT with CTranslate2 and Argos Translate number their entries independently of
+the SentencePiece model that splits the text.
+"""
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Self
+
+import sentencepiece
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.types import Side, TokenizerKind
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.text import quoting
+from seq2seq_cli.tokenizers.sentencepiece_tokenizer import (
+    FEW_LINES,
+    open_model,
+    user_defined_in,
+    without_first_space,
+)
+from seq2seq_cli.tokenizers.sentencepiece_tokenizer import spans as spans_of
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, KIND_MARK, UNK_ID, Tokenizer
+
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")  # the entries 0 to 3
+_MARK = KIND_MARK + b"spm_vocab\n"
+_BYTES = [f"<0x{value:02X}>" for value in range(256)]
+
+
+class _Part(NamedTuple):
+    """A token of a text, and how much of the text it is."""
+
+    id: int
+    surface: str
+    is_byte: bool = False
+
+
+class Entries(BaseModel):
+    """The vocabulary, a line of JSON before the SentencePiece model."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    pieces: list[str]
+    """All entries by id, the first four `SPECIAL_PIECES`."""
+    tags: list[str]
+    """Entries that are one token, only at the very start of a line."""
+    trimmed: bool = False
+    """Whether pieces without an entry are spelled with other entries, as `_spelled` says."""
+    unknown: list[str] = []
+    """Of a trimmed vocabulary: the pieces that had no entry before it was trimmed."""
+    quoted: bool = False
+    """Whether SentencePiece gets ▁ in text quoted (`text/quoting.py`), as in bpe and unigram."""
+
+    def mistake(self) -> str | None:
+        """Return what is wrong with the entries."""
+        entries = set(self.pieces)
+        if tuple(self.pieces[: EOS_ID + 1]) != SPECIAL_PIECES:
+            return f"its first entries are not {' '.join(SPECIAL_PIECES)}"
+        if len(entries) < len(self.pieces):
+            return "an entry is listed twice"
+        if any("\ud800" <= character <= "\udfff" for character in "".join(self.pieces)):
+            return "an entry is not valid Unicode"
+        if lacking := [tag for tag in self.tags if tag not in entries - {*SPECIAL_PIECES}]:
+            return f"the tag {short(repr(lacking[0]))} is not an entry"
+        return "a tag is empty" if "" in self.tags else None
+
+
+class SpmVocabTokenizer(Tokenizer):
+    """A SentencePiece model whose pieces are looked up in another vocabulary.
+
+    A piece without an entry is <unk>. Text goes to SentencePiece with single spaces, but unquoted.
+    """
+
+    def __init__(self, model: bytes, shared_with: Tokenizer | None = None) -> None:
+        """Load the content of a file; raises UserError if it is damaged."""
+        header, _, spm = model.removeprefix(_MARK).partition(b"\n")
+        try:
+            self._entries = Entries.model_validate(json.loads(header))
+        except (ValidationError, ValueError, RecursionError):
+            raise UserError("the vocabulary of this tokenizer is damaged") from None
+        if mistake := self._entries.mistake():
+            raise UserError(f"the vocabulary of this tokenizer is damaged: {mistake}")
+        self.spm = spm
+        self._processor, self._spm_pieces = open_model(spm)
+        super().__init__(model, self._entries.pieces, shared_with)
+        apart = {*SPECIAL_PIECES, *self._entries.tags}
+        self._known = {p: i for i, p in enumerate(self._pieces) if p not in apart}
+        self._tags = sorted(self._entries.tags, key=len, reverse=True)  # the longest is found first
+        self._spellings: dict[str, list[_Part]] = {}
+
+    @classmethod
+    def build(
+        cls, spm: bytes, pieces: Sequence[str], tags: Sequence[str], **options: object
+    ) -> Self:
+        """Return the tokenizer of a SentencePiece model and a vocabulary, given by id.
+
+        `options` are further fields of `Entries`. Raises UserError for wrong entries, and if `spm`
+        is no SentencePiece model.
+        """
+        entries = {"pieces": list(pieces), "tags": list(tags), **options}
+        return cls(_MARK + json.dumps(entries).encode("ascii") + b"\n" + spm)
+
+    @property
+    def kind(self) -> TokenizerKind:
+        return "spm_vocab"
+
+    @classmethod
+    def read(cls, model: bytes, shared_with: Tokenizer | None) -> Self:
+        return cls(model, shared_with)
+
+    @classmethod
+    def learn(
+        cls, lines: Iterable[str], config: TokenizerConfig, side: Side, features: Sequence[str]
+    ) -> Self:
+        raise AssertionError("the config refuses to learn this kind")
+
+    def split_tag(self, text: str) -> tuple[str | None, str]:
+        """Return the tag that a line begins with, and the rest."""
+        tag = next((tag for tag in self._tags if text.startswith(tag)), None)
+        return tag, text.removeprefix(tag or "")
+
+    def _prepared(self, text: str) -> str:
+        text = quoting.normalize_spaces(text)
+        return quoting.quote(text) if self._entries.quoted else text
+
+    def _unquoted(self, text: str) -> str:
+        return quoting.unquote(text) if self._entries.quoted else text
+
+    def normalize(self, text: str) -> str:
+        tag, text = self.split_tag(quoting.normalize_spaces(text))
+        normalized = self._processor.normalize(self._prepared(text)).replace(quoting.SPACE, " ")
+        return quoting.normalize_spaces(f"{tag or ''} {self._unquoted(normalized)}")
+
+    def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
+        split = [self.split_tag(quoting.normalize_spaces(line)) for line in lines]
+        texts = [self._prepared(text) for _, text in split]
+        pieces: list[list[str]]
+        if len(lines) < FEW_LINES:
+            pieces = [self._processor.encode(text, out_type=str) for text in texts]
+        else:
+            pieces = self._processor.encode(texts, out_type=str, num_threads=num_threads)
+        return [
+            [*self.tag_ids(tag), *self._ids_of_pieces(of_line)]
+            for (tag, _), of_line in zip(split, pieces, strict=True)
+        ]
+
+    def to_inner_ids(self, text: str) -> list[int]:
+        return self._ids_of_pieces(
+            self._without_first_space.encode(self._prepared(text), out_type=str)
+        )
+
+    @functools.cached_property
+    def _without_first_space(self) -> sentencepiece.SentencePieceProcessor:
+        return without_first_space(self.spm)
+
+    def _ids_of_pieces(self, pieces: Sequence[str]) -> list[int]:
+        ids = [self._known.get(piece, UNK_ID) for piece in pieces]
+        if self._entries.trimmed and UNK_ID in ids:
+            return [part.id for part in self._parts(pieces)]
+        return ids
+
+    def _parts(self, pieces: Sequence[str]) -> Iterator[_Part]:
+        """Yield the tokens of SentencePiece's pieces."""
+        for piece in pieces:
+            token = self._known.get(piece, UNK_ID)
+            if token == UNK_ID and self._entries.trimmed and piece in self._dropped:
+                if piece not in self._spellings:
+                    self._spellings[piece] = list(self._spelled(piece))
+                yield from self._spellings[piece]
+            else:
+                yield _Part(token, piece, piece in self._byte_pieces)
+
+    @functools.cached_property
+    def _dropped(self) -> set[str]:
+        """The pieces of SentencePiece that had an entry before the vocabulary was trimmed."""
+        return self._spm_pieces.keys() - self._known.keys() - {*self._entries.unknown}
+
+    def _spelled(self, piece: str) -> Iterator[_Part]:
+        """Spell a piece: from left to right with the longest entries, else with bytes.
+
+        A character that has neither is <unk>.
+        """
+        start = 0
+        while start < len(piece):
+            ends = range(len(piece), start, -1)
+            end = next((end for end in ends if piece[start:end] in self._spelling_entries), None)
+            if end is not None:
+                yield _Part(self._known[piece[start:end]], piece[start:end])
+            else:
+                end, names = start + 1, [_BYTES[value] for value in piece[start].encode()]
+                if (
+                    piece[start] != quoting.SPACE
+                    and {*names} <= self._byte_pieces & self._known.keys()
+                ):
+                    yield from (_Part(self._known[name], name, True) for name in names)
+                else:
+                    yield _Part(UNK_ID, piece[start])
+            start = end
+
+    @functools.cached_property
+    def _spelling_entries(self) -> set[str]:
+        return (
+            self._known.keys() - self._byte_pieces - {*self.user_defined_symbols(), *self.features}
+        )
+
+    @functools.cached_property
+    def _byte_pieces(self) -> set[str]:
+        return {p for p in _BYTES if p in self._spm_pieces and self._is_spm_byte(p)}
+
+    def _is_spm_byte(self, piece: str) -> bool:
+        return bool(self._processor.is_byte(self._spm_pieces[piece]))
+
+    @functools.cached_property
+    def _bytes(self) -> dict[int, int]:
+        known = self._byte_pieces & self._known.keys()
+        return {self._known[piece]: int(piece[3:-1], 16) for piece in known}
+
+    def to_pieces(self, text: str) -> list[str]:
+        """Return the tokens of text, unknown ones as in the text."""
+        tag, text = self.split_tag(quoting.normalize_spaces(text))
+        parts = self._parts(self._processor.encode(self._prepared(text), out_type=str))
+        return [tag, *(p.surface for p in parts)] if tag else [part.surface for part in parts]
+
+    def user_defined_symbols(self) -> list[str]:
+        """Return tags, and the symbols of SentencePiece that have an entry."""
+        defined = (symbol for symbol in user_defined_in(self.spm) if symbol in self._known)
+        return [*self._entries.tags, *defined]
+
+    @functools.cached_property
+    def _tag_ids(self) -> set[int]:
+        return set(self.ids_of(self._entries.tags))
+
+    def surfaces(self, ids: Sequence[int]) -> list[str]:
+        if not self._tag_ids.isdisjoint(ids):  # which add nothing, as BOS does
+            ids = [BOS_ID if token in self._tag_ids else token for token in ids]
+        return super().surfaces(ids)
+
+    def _unquote_parts(self, parts: Iterable[str]) -> Iterator[str]:
+        return super()._unquote_parts(parts) if self._entries.quoted else iter(parts)
+
+    def spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
+        text = quoting.normalize_spaces(text)
+        tag, rest = self.split_tag(text)
+        start = len(text) - len(rest.lstrip())
+        rest = text[start:]
+        prepared, offsets = rest, list(range(len(rest) + 1))
+        if self._entries.quoted:
+            prepared, offsets = quoting.quote_with_offsets(rest)
+        parts = self._parts(self._processor.encode(prepared, out_type=str))
+        found = spans_of(self._processor, prepared, [(p.surface, p.is_byte) for p in parts])
+        spans = [(start + offsets[begin], start + offsets[end]) for begin, end in found]
+        return text, [(0, len(tag)), *spans] if tag else spans

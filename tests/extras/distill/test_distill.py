@@ -1,0 +1,325 @@
+"""Distillation: what is translated, what is learned from, and that no interruption changes it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Command
+from feature_task import IN_GERMAN, NAMES, write_rows
+from number_task import FAST, number_pairs, numbers_config, write_config, write_pairs
+
+from seq2seq_cli import Translator
+from seq2seq_cli.commands.diff import differing_results
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.distill.filters import (
+    KEPT,
+    RULES,
+    Filters,
+    Translated,
+    fault_of,
+    judge,
+)
+from seq2seq_cli.extras.distill.student import Shape
+
+LINES = [src for src, _ in number_pairs(240, seed=8)]
+STUDENT = (
+    *("--shape", "1+1x16", "--shards", 3, "--device", "cpu", "--set", "training.processes=1"),
+    *("--set", "training.max_steps=20", "--set", "training.warmup_steps=2"),
+    *("--set", "training.save_every=10", "--set", "training.tokens_per_batch=512"),
+)
+
+# Ends the process by a signal before a file of this name becomes complete.
+ENDED = """
+import os, sys
+name, number = sys.argv.pop(1), int(sys.argv.pop(1))
+def end(event, arguments):
+    if event == "os.rename" and os.path.basename(arguments[1]) == name:
+        os.kill(os.getpid(), number)
+sys.addaudithook(end)
+from seq2seq_cli.cli import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def mono(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mono") / "mono.src"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    return path
+
+
+@pytest.fixture(scope="module")
+def student(trained, mono, seq2seq, tmp_path_factory) -> Path:
+    """A run that was distilled without interruptions."""
+    output = tmp_path_factory.mktemp("distilled") / "student"
+    made = distilled(seq2seq, trained, mono, output)
+    assert "teacher  100.00" in made
+    return output
+
+
+def distilled(seq2seq: Command, teacher: Path, source: Path, output: Path, *options: object) -> str:
+    result = seq2seq("distill", teacher, "--src", source, "--output", output, *STUDENT, *options)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def rows_of(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_interruptions_in_every_stage_change_nothing(trained, seq2seq, mono, student, tmp_path):
+    output = tmp_path / "student"
+    command = ["distill", trained, "--src", mono, "--output", output, *STUDENT]
+
+    def end(name: str, number: signal.Signals) -> None:
+        given = [name, str(int(number)), *map(str, command)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        call = [sys.executable, "-c", ENDED, *given]
+        ended = subprocess.run(call, env=environment, capture_output=True, text=True)
+        status = -signal.SIGKILL if number == signal.SIGKILL else 128 + number
+        assert ended.returncode == status, (name, ended.stderr)
+
+    end("source.jsonl", signal.SIGKILL)
+    end("part-2", signal.SIGINT)
+    # Another machine may translate a shard.
+    shard = ("translate", trained, "--input", output / "distilled/source.jsonl", "--n-best", 1)
+    formats = ("--input-format", "jsonl", "--format", "nbest")
+    part = ("--output", output / "distilled/part-2", "--shard", "2/3")
+    assert seq2seq(*shard, *formats, *part).exit_code == 0
+    end("part-3", signal.SIGKILL)
+    before = {path: path.stat() for path in (output / "distilled").glob("part-[12]")}
+    assert len(before) == 2
+    end("pairs.jsonl", signal.SIGKILL)
+    assert all(path.stat() == status for path, status in before.items())
+    end("step-00000010", signal.SIGINT)
+    end("step-00000020", signal.SIGKILL)
+    end("model.safetensors", signal.SIGKILL)
+    made = seq2seq(*command)
+    assert made.exit_code == 0, made.stderr
+    assert differing_results(output, student) == []
+    names = ("source.jsonl", "pairs.jsonl", "rejected.jsonl", "part-1", "part-2", "part-3")
+    for name in ("model.safetensors", *(f"distilled/{name}" for name in names)):
+        assert (output / name).read_bytes() == (student / name).read_bytes(), name
+    status = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
+    assert seq2seq(*command).stdout == made.stdout  # nothing is made again
+    assert status == {path: path.stat().st_mtime_ns for path in status}
+
+
+def test_the_student_is_an_ordinary_run(student, seq2seq):
+    config = yaml.safe_load((student / "config.yaml").read_text())
+    assert config["model"]["layers"] == {"encoder": 1, "decoder": 1}
+    assert config["tokenizer"]["kind"] == "word"
+    assert not config["tokenizer"]["shared"]
+    assert seq2seq("translate", student, "1 2 3").exit_code == 0
+    assert seq2seq("eval", student, "--loss-only").exit_code == 0
+
+
+def test_the_report_has_scores_speed_and_size(trained, mono, student, seq2seq):
+    command = ("distill", trained, "--src", mono, "--output", student, *STUDENT, "--json")
+    report = json.loads(seq2seq(*command).stdout)
+    teacher, of_student = report["systems"]
+    assert (teacher["system"], of_student["system"]) == ("teacher", "student")
+    assert of_student["megabytes"] == (student / "model.safetensors").stat().st_size / 1e6
+    assert of_student["megabytes"] < teacher["megabytes"]
+    assert min(each["tokens_per_second"] for each in report["systems"]) > 0
+    scores = report["metrics"]["chrf"]["systems"]
+    low, high = scores[1]["score_interval"]
+    assert low <= scores[1]["score"] <= high <= scores[0]["score"] == 100
+    pairs = rows_of(student / "distilled/pairs.jsonl")
+    rejected = rows_of(student / "distilled/rejected.jsonl")
+    source, translations = report["source"], report["translations"]
+    assert source["lines"] == len(LINES) == source["kept"] + sum(source["dropped"].values())
+    assert translations["pairs"] == len(pairs)
+    assert source["kept"] == len(pairs) + len(rejected)
+    assert translations["dropped"] == {"worst scores": source["kept"] * 5 // 100}
+
+
+def test_pairs_are_the_translations_of_the_teacher(trained, student):
+    pairs = rows_of(student / "distilled/pairs.jsonl")
+    translator = Translator.load(trained)
+    assert translator.translate([pair["src"] for pair in pairs]) == [pair["tgt"] for pair in pairs]
+
+
+def test_source_lines_are_clean_and_unseen(trained, numbers, seq2seq, tmp_path):
+    held_out = (numbers / "valid.src").read_text().splitlines()
+    lines = [b"7 7 7 1", b" 7  7 7 1\r", b"", b"\t", b"2 \xff 2", b"3 " * 600]
+    lines += [line.encode() for line in held_out[:3]] + [b"1 2 3 4 5 7"]
+    expected = [b"7 7 7 1", b"1 2 3 4 5 7"]
+    assert not {*map(bytes.decode, expected)} & {*held_out}
+    (tmp_path / "mono").write_bytes(b"\n".join(lines))
+    made = distilled(seq2seq, trained, tmp_path / "mono", tmp_path / "run", "--json")
+    source = json.loads(made)["source"]
+    assert source["dropped"] == {
+        "duplicate": 1,
+        "empty": 2,
+        "not valid UTF-8": 1,
+        "longer than 1,000 characters": 1,
+        "in the validation text": 3,
+    }
+    kept = rows_of(tmp_path / "run/distilled/source.jsonl")
+    assert kept == [{"src": line.decode()} for line in expected]
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "rule"),
+    [
+        ("ein Haus", "a house", KEPT),
+        ("ein Haus", " ", "empty"),
+        ("das ist ein Haus", "Das  ist ein Haus", "copy of the source"),
+        ("Anna Müller", "Anna Müller", KEPT),
+        ("ein Haus", "a house a house a house a house", "repetition"),
+        ("ja", "no no no no", "repetition"),
+        ("ja ja ja ja", "no no no no", KEPT),
+        ("ein Haus", "a hahahahahahahaha", "repetition"),
+        ("房子", "好的好的好的好的好的好的好的好的", "repetition"),
+        ("ein Haus", "a big house, a small house, a house", KEPT),
+    ],
+)
+def test_rules_for_one_translation(src, tgt, rule):
+    assert fault_of(src, tgt) == rule
+
+
+def test_rules_for_all_translations(trained):
+    """Lengths are compared with the median, and scores with the ones that are left."""
+    tgt = Translator.load(trained).tokenizers.tgt
+    lines = [Translated({"src": "1 " * 20}, "one " * 7 + "two " * 3, -float(n)) for n in range(40)]
+    lines += [Translated({"src": "1 2 " * 20}, text, 0.0) for text in ("one", "one two " * 300)]
+    lines[7:7] = [Translated({"src": "1 2"}, "", -99.0)]
+    lines = [line._replace(text=line.text.replace("one one", "one two")) for line in lines]
+    rules = [RULES[rule] for rule in judge(iter(lines), tgt, Filters(3.0, 10.0))]
+    assert rules[7] == "empty"
+    assert rules[-2] == "length ratio"
+    assert rules[-1] in ("length ratio", "repetition")
+    worst = [line.log_prob for line, rule in zip(lines, rules, strict=True) if rule == RULES[-1]]
+    assert worst == [-36.0, -37.0, -38.0, -39.0]
+    assert set(judge(iter(lines[:3]), tgt, Filters(1.0, 0.0))) == {0}
+
+
+def test_tags_and_features_are_kept(seq2seq, tmp_path):
+    """A corpus for each tag; real pairs have the tag that sources have by default."""
+    folder = tmp_path
+    config = numbers_config(folder, **FAST, max_steps=120)
+    corpora = [write_rows(folder / f"{tag}.tsv", 400, seed) for seed, tag in enumerate("xy")]
+    tagged = [corpus | {"tag": f"<{tag}>"} for tag, corpus in zip("xy", corpora, strict=True)]
+    valid = write_rows(folder / "valid.tsv", 20, 5)
+    config["data"] = {"train": tagged, "valid": valid}
+    config["decoding"] = {"tag": "<x>"}
+    teacher = folder / "teacher"
+    result = seq2seq("train", write_config(folder, config), "--run-dir", teacher)
+    assert result.exit_code == 0, result.stderr
+    lines = [
+        {"src": line, "features": f"NUM;{language}"} | ({"tag": "<y>"} if number % 3 else {})
+        for number, line in enumerate(LINES[:120])
+        for language in ("DE", "EN")
+    ]
+    (folder / "mono.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    run = folder / "student"
+    distilled(seq2seq, teacher, folder / "mono.jsonl", run, "--input-format", "jsonl")
+    saved = yaml.safe_load((run / "config.yaml").read_text())
+    assert saved["decoding"]["tag"] == "<x>"
+    given = {corpus["tag"]: corpus for corpus in saved["data"]["train"]}
+    assert given.keys() == {"<x>", "<y>"}
+    found = {tag: rows_of(Path(corpus["pairs"])) for tag, corpus in given.items()}
+    sources = {(row["src"], row["features"]) for rows in found.values() for row in rows}
+    assert sources <= {(line["src"], line["features"]) for line in lines}
+    german = [row["tgt"] for row in found["<y>"] if row["features"] == "NUM;DE"]
+    assert set(" ".join(german).split()) <= {*IN_GERMAN.values(), *NAMES}
+    assert len({corpus["pairs"] for corpus in given.values()}) == 2
+    again = "3 1\tNUM;DE"
+    assert seq2seq("translate", run, again).exit_code == 0
+
+
+def test_an_ensemble_teaches_and_real_pairs_are_mixed_in(trained, seq2seq, mono, tmp_path):
+    real = write_pairs(tmp_path, "real", number_pairs(30, seed=4))
+    given = ("--pairs", real["src"], "--pairs", real["tgt"], "--pairs-weight", 2)
+    output = tmp_path / "student"
+    teachers = ("distill", trained, trained, "--src", mono, "--output", output)
+    result = seq2seq(*teachers, *STUDENT, *given, "--beam-size", 2)
+    assert result.exit_code == 0, result.stderr
+    translated, mixed = yaml.safe_load((output / "config.yaml").read_text())["data"]["train"]
+    assert translated["pairs"] == str(output / "distilled/pairs.jsonl")
+    assert (mixed["src"], mixed["tgt"], mixed["weight"]) == (real["src"], real["tgt"], 2)
+    assert len(rows_of(output / "distilled/pairs.jsonl")) > 100
+
+
+def test_a_config_replaces_the_generated_one(trained, numbers, seq2seq, mono, tmp_path):
+    config = numbers_config(tmp_path, 50, max_steps=10, warmup_steps=2)
+    path = write_config(tmp_path, config, "student.yaml")
+    given = ("distill", trained, "--src", mono, "--output", tmp_path / "run", "--config", path)
+    result = seq2seq(*given, "--set", "model.d_ff=32", "--set", "decoding.beam_size=2")
+    assert result.exit_code == 0, result.stderr
+    saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert [corpus.get("pairs") is None for corpus in saved["data"]["train"]] == [False, True]
+    assert (saved["model"]["d_model"], saved["model"]["d_ff"]) == (64, 32)
+    assert saved["decoding"]["beam_size"] == 1  # the option was the teacher's
+    assert "--config excludes --shape" in seq2seq(*given, "--shape", "tiny").stderr
+
+
+def refused(seq2seq: Command, arguments: Sequence[object], message: str) -> None:
+    result = seq2seq("distill", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_other_inputs_need_another_run(trained, seq2seq, mono, student, tmp_path):
+    copy = shutil.copytree(student, tmp_path / "student")
+    changed = tmp_path / "mono.src"
+    changed.write_text(mono.read_text() + "1 2\n")
+    for options in (
+        ("--src", changed, *STUDENT),
+        ("--src", mono, *STUDENT, "--beam-size", 2),
+        ("--src", mono, *STUDENT, "--drop-worst", 50),
+    ):
+        given = (trained, *options, "--output", copy)
+        refused(seq2seq, given, "was distilled from another source")
+    with (copy / "distilled/pairs.jsonl").open("a") as file:
+        file.write("\n")
+    given = (trained, "--src", mono, *STUDENT, "--output", copy)
+    refused(seq2seq, given, "or its files have changed")
+    ordinary = (trained, "--src", mono, "--output", trained)
+    refused(seq2seq, ordinary, "is a run already: choose another --output")
+
+
+def test_mistakes_are_reported_before_anything_is_translated(trained, seq2seq, mono, tmp_path):
+    given = (trained, "--src", mono, "--output", tmp_path / "run")
+    refused(seq2seq, (*given, "--set", "model.head=2"), "did you mean model.heads?")
+    refused(seq2seq, (*given, "--set", "decoding.beam=2"), "did you mean decoding.beam_size?")
+    refused(seq2seq, (*given, "--shape", "6x256"), "--shape 6x256: give tiny, small, base")
+    refused(seq2seq, (trained, "--src", tmp_path, "--output", tmp_path / "run"), "no such file")
+    assert not list(tmp_path.rglob("source.jsonl"))
+    (tmp_path / "empty").write_text("\n\n")
+    empty = (trained, "--src", tmp_path / "empty", "--output", tmp_path / "run")
+    refused(seq2seq, empty, "has no lines to translate")
+    assert distilled(seq2seq, trained, mono, tmp_path / "run")  # the folder can be used again
+
+
+def test_a_teacher_without_validation_text_needs_one(trained, numbers, seq2seq, mono, tmp_path):
+    teacher = shutil.copytree(trained, tmp_path / "teacher")
+    config = yaml.safe_load((teacher / "config.yaml").read_text())
+    config["data"]["valid"] = None
+    (teacher / "config.yaml").write_text(yaml.safe_dump(config))
+    given = (teacher, "--src", mono, "--output", tmp_path / "run")
+    refused(seq2seq, given, "has no validation text here, to choose the best student: --valid")
+    valid = ("--valid", numbers / "test.src", "--valid", numbers / "test.tgt")
+    made = distilled(seq2seq, teacher, mono, tmp_path / "run", *valid)
+    assert f"held-out text    {numbers / 'test.src'}" in made
+
+
+@pytest.mark.parametrize("text", ["6+2", "0+2x64", "6+0x64", "6+2x0", "6+2x100", "big", "6+2x²4"])
+def test_shapes_that_are_none(text):
+    with pytest.raises(UserError, match="a multiple of 8"):
+        Shape.parse(text)
+
+
+def test_shapes():
+    assert Shape.parse("tiny") == Shape.parse("6+2x128") == Shape(6, 2, 128)
+    for width in (8, 16, 24, 128, 192, 256, 264, 1024):
+        heads = Shape(2, 1, width).choices()["model.heads"].value
+        assert width % heads == 0 == width // heads % 2  # as rotary positions need
