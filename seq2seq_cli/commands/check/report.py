@@ -190,7 +190,7 @@ class Report:
 
         for key, defect in _PAIR_DEFECTS.items():
             yield from warn(name, text.findings[key], defect.format(max_length=self.max_length))
-        defect = f"with a length ratio {OUTLIER_FACTOR} times above or below the median, or more"
+        defect = f"with a length ratio {OUTLIER_FACTOR:g} times above or below the median, or more"
         yield from warn(name, text.length_ratio.outliers, defect)
         kinds = self.numbers["vocabulary"]["kind"]
         for where, side, kind in (
