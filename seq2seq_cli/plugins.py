@@ -20,6 +20,7 @@ class Extra(NamedTuple):
 
 
 EXTRAS = {
+    "clean": Extra(("command",), ()),
     "distill": Extra(("command",), ()),
     "export": Extra(("command",), ()),
     "hub": Extra(("command",), ("huggingface_hub",)),
