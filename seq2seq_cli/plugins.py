@@ -21,6 +21,7 @@ class Extra(NamedTuple):
 
 EXTRAS = {
     "convert": Extra(("import_command",), ()),
+    "clean": Extra(("command",), ()),
     "distill": Extra(("command",), ()),
     "export": Extra(("command",), ()),
     "hub": Extra(("command",), ("huggingface_hub",)),
