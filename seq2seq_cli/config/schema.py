@@ -324,7 +324,8 @@ class Config(Section):
     """Preset with the values of options in sections model, training and validation that a config
     leaves out: see configs/small.yaml, medium.yaml and large.yaml; none: the defaults below. auto:
     chosen by the number of training pairs, or none if the config sets the model's size (d_model,
-    heads, layers or d_ff); a resumed run keeps its preset."""
+    heads, layers or d_ff); a resumed run keeps its preset. fine_tuning, which auto is with train
+    --from: the model of the other run, a low learning rate, five epochs, early stopping."""
     data: DataConfig
     """The text to train and validate on."""
     tokenizer: TokenizerConfig = TokenizerConfig()

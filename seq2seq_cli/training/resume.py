@@ -41,7 +41,12 @@ from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.plan import plan_run
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
 from seq2seq_cli.training.setup import set_up_run
-from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_options_of
+from seq2seq_cli.training.warm_start import (
+    asks_for_another,
+    start_from,
+    with_model_of,
+    with_options_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +94,8 @@ def start_run(
     """
     if source is not None:
         config = with_options_of(source, config)
+    elif config.preset == "fine_tuning":
+        raise UserError("preset: fine_tuning needs a run to start from: --from RUN")
     run = set_up_run(config, parallel, hooks)
     plan_run(run)
     if source is not None:
@@ -124,6 +131,8 @@ def resume_run(
             f"the model in {folder.path} was imported and has no training to resume; fine-tune it "
             f"in a run of its own: --from {folder.path} --run-dir NEW"
         )
+    if manifest.get("from") is not None:
+        config = with_model_of(begun, config)
     hashes = text_hashes(config)
     names = dict.fromkeys([*hashes, *manifest["data"]])
     changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]
