@@ -14,7 +14,7 @@ from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.data.tokenization import chunks_of
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import MEGABYTE, write_atomic, write_json
+from seq2seq_cli.files import write_atomic, write_json
 from seq2seq_cli.model.weights import save_tensors, unique_parameters
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
@@ -147,5 +147,5 @@ def _report(
     return [
         *entries,
         f"parameters  {sizes[0]:,} → {sizes[1]:,}",
-        f"size        {4 * sizes[0] / MEGABYTE:.1f} MB → {4 * sizes[1] / MEGABYTE:.1f} MB (fp32)",
+        f"size        {4e-6 * sizes[0]:.1f} MB → {4e-6 * sizes[1]:.1f} MB (fp32)",
     ]
