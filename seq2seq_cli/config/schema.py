@@ -15,7 +15,14 @@ from pydantic import (
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.regularization import Consistency, SubwordSampling
-from seq2seq_cli.config.text import SUBWORDS, DataConfig, Kinds, ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import (
+    SUBWORDS,
+    Corpus,
+    DataConfig,
+    Kinds,
+    ParallelText,
+    TokenizerConfig,
+)
 from seq2seq_cli.config.types import (
     SIDES,
     Activation,
@@ -376,6 +383,14 @@ class Config(Section):
     @property
     def valid_text(self) -> ParallelText | None:
         """The held-out text; corpora without a tag get `decoding.tag`."""
-        if self.data.valid is None:
+        return self._held_out(self.data.valid)
+
+    @property
+    def general_text(self) -> ParallelText | None:
+        """The general held-out text; the same tags."""
+        return self._held_out(self.data.general)
+
+    def _held_out(self, corpora: tuple[Corpus, ...] | None) -> ParallelText | None:
+        if corpora is None:
             return None
-        return ParallelText(self.data.valid, self.data.direction).with_tag(self.decoding.tag)
+        return ParallelText(corpora, self.data.direction).with_tag(self.decoding.tag)

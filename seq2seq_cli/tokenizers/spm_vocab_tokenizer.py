@@ -100,7 +100,8 @@ class SpmVocabTokenizer(Tokenizer):
         `options` are further fields of `Entries`. Raises UserError for wrong entries, and if `spm`
         is no SentencePiece model.
         """
-        entries = {"pieces": list(pieces), "tags": list(tags), **options}
+        given = {"pieces": list(pieces), "tags": list(tags), **options}
+        entries = Entries.model_validate(given).model_dump(exclude_defaults=True)
         return cls(_MARK + json.dumps(entries).encode("ascii") + b"\n" + spm)
 
     def trimmed(self, pieces: Sequence[str]) -> "SpmVocabTokenizer":

@@ -94,6 +94,8 @@ def start_run(
     """
     if source is not None:
         config = with_options_of(source, config)
+    elif config.data.general is not None:
+        raise UserError("data.general needs a run to start from: --from RUN")
     elif config.preset == "fine_tuning":
         raise UserError("preset: fine_tuning needs a run to start from: --from RUN")
     run = set_up_run(config, parallel, hooks)
@@ -103,6 +105,7 @@ def start_run(
         if run.ema is not None:
             run.ema.start(run.model)
     run.state.scored_by = _scored_by(run, text_hashes(run.config))
+    run.state.awaits_validation = run.config.data.general is not None  # before the first update
     folder.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(folder, run.data.tokenizers)
     write_manifest(folder, run.config, run.device, source)
@@ -246,9 +249,7 @@ def _is_path_of_same_text(
     is_path = parts[0] == "data" and parts[-1] in ("src", "tgt", "pairs")
     if not is_path or f"data.{parts[1]}" in changed_text:
         return False
-    before, now = (
-        one.train_text if parts[1] == "train" else one.valid_text for one in (begun, config)
-    )
+    before, now = (getattr(one, f"{parts[1]}_text") for one in (begun, config))
     return before is not None and now is not None and before.forms == now.forms
 
 
@@ -286,6 +287,7 @@ def _scored_by(run: Run, hashes: dict[str, str]) -> str:
     default_length = DataConfig.model_fields["max_length"].default
     parts = [
         hashes.get("valid"),
+        *([hashes["general"], validation.general_tolerance] if "general" in hashes else []),
         config.data.on_bad_line,
         *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
         *(["merge_references"] if validation.merge_references else []),

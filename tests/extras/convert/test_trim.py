@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from commands import last_checkpoint
 from safetensors.torch import load_file
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import IMPOSSIBLE, save_tensors, unique_parameters
@@ -162,7 +164,9 @@ def test_an_untrimmed_imported_run_translates_and_evaluates(all_runs, domain, se
     assert seq2seq("eval", all_runs["imported"], "--pairs", domain, "--json").exit_code == 0
     translator = Translator.load(all_runs["imported"], "cpu")
     (tag,) = translator.tokenizers.src.tag_ids(TAG)
-    (segments,), _ = translator.cut([f"{TAG} der Hund. die Katze."], split_sentences=True)
+    (segments,), _ = translator.cut(
+        [TranslationInput(f"{TAG} der Hund. Die Katze.")], split_sentences=True
+    )
     assert [segment.control_ids for segment in segments] == [(tag,)] * len(segments)
     assert all(tag not in segment.ids for segment in segments)
 
@@ -243,6 +247,40 @@ def test_fine_tuning_keeps_the_rows_of_missing_tokens(all_runs, domain, seq2seq,
             "training.max_steps",
         )
         assert again.exit_code == 0, again.stderr
+
+
+def test_a_model_that_forgets_is_not_kept(all_runs, domain, seq2seq, tmp_path):
+    """The first model is scored before it is trained, and stays if all others are worse."""
+    general = tmp_path / "general.tsv"
+    general.write_text("".join(f"{line}\t{line[::-1]}\n" for line in TEXT[:3]))
+    text = {"pairs": str(domain)}
+    data = {"train": text, "valid": text, "general": {"pairs": str(general)}}
+    training = {"lr": 0.02, "max_steps": 6, "warmup_steps": 0, "device": "cpu", "processes": 1}
+    config = tmp_path / "config.yaml"
+    before = load_file(all_runs["imported"] / "model.safetensors")
+    for tolerance in (0.0, 1e9):
+        validation = {"every": 2, "unit": "steps", "metric": "loss", "patience": 9}
+        validation["general_tolerance"] = tolerance
+        settings = {"data": data, "training": training, "validation": validation}
+        config.write_text(yaml.safe_dump(settings))
+        run = tmp_path / f"{tolerance:g}"
+        train = ("train", config, "--run-dir", run, "--from", all_runs["imported"])
+        assert seq2seq(*train).exit_code == 0
+        points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        scored = {p["step"]: p["general/loss"] for p in points if "general/loss" in p}
+        assert [*scored] == [0, 2, 4, 6]
+        valid = {p["step"]: p["valid/loss"] for p in points if "valid/loss" in p}
+        allowed = [step for step, loss in scored.items() if loss <= scored[0] + tolerance]
+        best = min(allowed, key=valid.__getitem__)
+        state = json.loads((last_checkpoint(run) / "state.json").read_text())
+        assert state["best_models"][0]["step"] == best
+        assert state["general_before"] == scored[0]
+        after = load_file(run / "model.safetensors")
+        assert (best == 0) == all(after[name].equal(before[name]) for name in before)
+        assert seq2seq(*train).exit_code == 0  # nothing is left to do
+    assert best != 0
+    result = seq2seq("train", config, "--run-dir", tmp_path / "new")
+    assert "data.general needs a run to start from" in result.stderr
 
 
 def test_fine_tuning_needs_a_run_and_whole_matrices(all_runs, domain, seq2seq, tmp_path):
