@@ -72,9 +72,10 @@ def keep_missing_rows(model: Transformer) -> None:
 
     matrices = (model.src_embedding.weight, model.tgt_embedding.weight, model.projection.weight)
     for matrix in {id(weight): weight for weight in matrices if weight.requires_grad}.values():
-        matrix.register_post_accumulate_grad_hook(keep_zeros)
+        matrix.register_post_accumulate_grad_hook(keep_zeros)  # type: ignore[no-untyped-call]
     if model.projection.bias.requires_grad:
-        model.projection.bias.register_post_accumulate_grad_hook(keep_impossible)
+        bias = model.projection.bias
+        bias.register_post_accumulate_grad_hook(keep_impossible)  # type: ignore[no-untyped-call]
 
 
 def _part(model: Transformer, name: ModelPart) -> nn.Module:

@@ -273,7 +273,7 @@ def test_a_model_that_forgets_is_not_kept(all_runs, domain, seq2seq, tmp_path):
         allowed = [step for step, loss in scored.items() if loss <= scored[0] + tolerance]
         best = min(allowed, key=valid.__getitem__)
         state = json.loads((last_checkpoint(run) / "state.json").read_text())
-        assert state["best_models"][0]["step"] == best
+        assert state["best_models"][0][0] == best
         assert state["general_before"] == scored[0]
         after = load_file(run / "model.safetensors")
         assert (best == 0) == all(after[name].equal(before[name]) for name in before)
