@@ -20,6 +20,7 @@ class Extra(NamedTuple):
 
 
 EXTRAS = {
+    "clean": Extra(("command",), ()),
     "convert": Extra(("import_command", "trim_command"), ()),
     "distill": Extra(("command",), ()),
     "export": Extra(("command",), ()),
