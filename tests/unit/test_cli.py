@@ -164,6 +164,7 @@ VERBS = {
         *("max_length_ratio", "drop_worst", "shards", "processes", "as_json", "overrides"),
         *("device", "model"),
     },
+    "trim": {"run_dir", "text", "output", "fields", "model"},
     "push": {"run_dir", "repo", "is_public", "revision", "license_name"},
     "pull": {"repo", "run_dir", "revision"},
     "vocab": {"config", "output", "overrides"},
@@ -265,7 +266,7 @@ def test_shell_completion(seq2seq: Command, monkeypatch: pytest.MonkeyPatch):
     from typer.testing import CliRunner
 
     completed = CliRunner().invoke(app, [], prog_name="seq2seq")
-    assert completed.stdout.split() == ["train", "translate", "translate-ray"]
+    assert completed.stdout.split() == ["train", "translate", "translate-ray", "trim"]
 
 
 def test_error_that_finds_no_room_on_the_disk_keeps_its_exit_status():

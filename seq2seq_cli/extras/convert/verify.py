@@ -178,7 +178,9 @@ def _compare(
         beam_size=1,
         max_input_length=0,
         max_decoding_length=_LONGEST,
-        suppress_sequences=[[_piece(model.tgt.pieces, i)] for i in dict.fromkeys(never) if i is not None],
+        suppress_sequences=[
+            [_piece(model.tgt.pieces, i)] for i in dict.fromkeys(never) if i is not None
+        ],
     )
     expected = [result.hypotheses[0] for result in results]
     ours = [[_piece(model.tgt.pieces, orders.tgt.ids[i]) for i in best.ids] for best, *_ in found]
@@ -193,5 +195,3 @@ def _compare(
 
 def _piece(pieces: Sequence[str | None], token: int | None) -> str:
     return "<unk>" if token is None else pieces[token] or "<unk>"
-
-
