@@ -80,11 +80,14 @@ def write_marian_mt(
     torch.manual_seed(seed)
     folder.mkdir(parents=True)
     spms = vocabularies(seed, shared=shared, tags=tags, missing=missing)
-    tables = []
+    tables, common = [], min(map(len, spms[2:]))
     for pieces in spms[2:]:
         entries = [*pieces, "<pad>"]
         if odd_ids:
             random.Random(seed).shuffle(entries)
+        # The sides have one id of padding, which every table of embeddings has.
+        entries.remove("<pad>")
+        entries.insert(7 if odd_ids else common, "<pad>")
         tables.append({piece: number for number, piece in enumerate(entries)})
     for name, model in zip(("source.spm", "target.spm"), spms[:2], strict=True):
         (folder / name).write_bytes(model)
@@ -118,14 +121,15 @@ def write_marian_mt(
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "embed_positions" not in name:
-                parameter.add_(torch.randn_like(parameter) * 0.15)
+                parameter.add_(torch.randn_like(parameter) * (0.25 if parameter.dim() > 1 else 0.1))
         if bias:
             model.final_logits_bias.normal_(0, 0.5)
     model = model.half() if half else model
     model.save_pretrained(folder)
     if pickled:
         (folder / "model.safetensors").unlink()
-        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+        weights = {n: w for n, w in model.state_dict().items() if "embed_positions" not in n}
+        torch.save(weights, folder / "pytorch_model.bin")
 
 
 def write_marian(
@@ -143,7 +147,7 @@ def write_marian(
     (folder / "source.spm").write_bytes(src_spm)
     (folder / "target.spm").write_bytes(tgt_spm)
     for name, pieces in (("src.vocab.yml", src), ("tgt.vocab.yml", tgt)):
-        lines = [f"{json.dumps(piece)}: {number}\n" for number, piece in enumerate(pieces)]
+        lines = [f"{json.dumps(piece, ensure_ascii=False)}: {number}\n" for number, piece in enumerate(pieces)]
         (folder / name).write_text("".join(lines))
     names = ["src.vocab.yml", "src.vocab.yml" if shared else "tgt.vocab.yml"]
     decoder = {"relative-paths": True, "models": ["model.npz"], "vocabs": names}

@@ -42,6 +42,8 @@ _MOST_VARIABLES = 1 << 20
 _ACTIVATIONS = {0: ("relu", 1.0), 2: ("silu", 1.0), 3: ("gelu", 1.0), 4: ("silu", 1.702)}
 # Spec names of models for translation; older ones say the number of heads.
 _SPECS = {"TransformerSpec": None, "TransformerBase": 8, "TransformerBig": 16}
+# Features that a model may lack: variables that are 0 then.
+_FLAGS = ("multi_query_attention", "alibi", "alibi_use_positive_positions", "scale_alibi", "scale_outputs", "rms_norm")
 _SENTENCEPIECE = (
     ("source.spm", "target.spm"),
     ("source.model", "target.model"),
@@ -71,9 +73,7 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
     path = folder / "model.bin"
     file = read_model_file(path)
     if file.spec not in _SPECS:
-        raise refuse(
-            path, f"the type {short(file.spec)}", "only Transformers for translation are read"
-        )
+        raise refuse(path, f"the type {short(file.spec)}", "only Transformers for translation are read")
     given = folder / "config.json"
     config = read_object(given) if given.is_file() else _old_config(file)
     reader = _Reader(file, path, config)
@@ -82,7 +82,7 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
         len(weights.get("src_embedding.weight", weights["tgt_embedding.weight"])),
         len(weights["tgt_embedding.weight"]),
     )
-    src_pieces, tgt_pieces = _pieces(folder, sizes)
+    src_pieces, tgt_pieces = pieces_in(folder, sizes)
     is_zero = reader.starts_from_zero
     special = {name: config.get(name) or default for name, default in _TOKENS.items()}
     start = None if is_zero else _start_token(config)
@@ -288,11 +288,7 @@ class _Reader:
                 raise UserError(f"{self.path} is not complete: it lacks the layers of the {side}")
             layers[side] = count
         found = {}
-        for name, default in (
-            ("num_heads", _SPECS[self.file.spec] or 8),
-            ("pre_norm", 1),
-            ("activation", 0),
-        ):
+        for name, default in (("num_heads", _SPECS[self.file.spec] or 8), ("pre_norm", 1), ("activation", 0)):
             default = self.scalar(name, default)
             sides = {self.scalar(f"{side}/{name}", default) for side in ("encoder", "decoder")}
             if len(sides) > 1:
@@ -309,34 +305,22 @@ class _Reader:
             "activation": activation,
             "factor": factor,
             "norm": "pre" if found["pre_norm"] else "post",
-            "norm_epsilon": float(epsilon)
-            if isinstance(epsilon, float) and 0 < epsilon < 1
-            else 1e-5,
+            "norm_epsilon": float(epsilon) if isinstance(epsilon, float) and 0 < epsilon < 1 else 1e-5,
         }
 
     def _embeddings(self, options: dict[str, Any]) -> dict[str, Array]:
         """Take embeddings and projection, and find out what is tied and scaled."""
         names = self.names.tensors
-        src_name = (
-            "encoder/embeddings_0"
-            if "encoder/embeddings_0/weight" in names
-            else "encoder/embeddings"
-        )
+        src_name = "encoder/embeddings_0" if "encoder/embeddings_0/weight" in names else "encoder/embeddings"
         if "encoder/embeddings_1/weight" in names:
             raise refuse(self.path, "source features", "their embeddings have no option here")
-        ids = {
-            n: id(names.get(f"{n}/weight"))
-            for n in (src_name, "decoder/embeddings", "decoder/projection")
-        }
+        ids = {n: id(names.get(f"{n}/weight")) for n in (src_name, "decoder/embeddings", "decoder/projection")}
         tgt = self.matrix("decoder/embeddings/weight", None, None)
         d_model = options["d_model"] = tgt.shape[1]
         src = self.matrix(f"{src_name}/weight", None, d_model)
         output = self.matrix("decoder/projection/weight", len(tgt), d_model)
         bias = self.names.take_optional("decoder/projection/bias", len(tgt))
-        scales = [
-            self._scale(side, name, d_model)
-            for side, name in (("encoder", src_name), ("decoder", "decoder/embeddings"))
-        ]
+        scales = [self._scale(side, name, d_model) for side, name in (("encoder", src_name), ("decoder", "decoder/embeddings"))]
         is_tied = np.array_equal(tgt, output)
         is_shared = ids[src_name] == ids["decoder/embeddings"] or np.array_equal(src, tgt)
         root = math.sqrt(d_model)
@@ -408,27 +392,16 @@ class _Reader:
         self, weights: dict[str, Array], side: str, layer: int, d_model: int, heads: int
     ) -> None:
         theirs, ours = f"{side}/layer_{layer}", f"{side}.{layer}"
-        parts = [
-            ("self_attention", "self_attention", ((0, ("query", "key", "value")), (1, ("output",))))
-        ]
+        parts = [("self_attention", "self_attention", ((0, ("query", "key", "value")), (1, ("output",))))]
         if side == "decoder":
             cross = ((0, ("query",)), (1, ("key", "value")), (2, ("output",)))
             parts.append(("attention", "cross_attention", cross))
         for their_part, part, linears in parts:
             for index, fused in linears:
                 self._linear(
-                    weights,
-                    f"{theirs}/{their_part}/linear_{index}",
-                    [f"{ours}.{part}.{n}" for n in fused],
-                    d_model,
-                    d_model,
+                    weights, f"{theirs}/{their_part}/linear_{index}", [f"{ours}.{part}.{n}" for n in fused], d_model, d_model
                 )
-            self._norm(
-                weights,
-                f"{theirs}/{their_part}/layer_norm",
-                f"{ours}.{part}_residual.norm",
-                d_model,
-            )
+            self._norm(weights, f"{theirs}/{their_part}/layer_norm", f"{ours}.{part}_residual.norm", d_model)
             scale = self.scalar(f"{theirs}/{their_part}/queries_scale", 0)
             if scale:  # in place of 1 / sqrt(K)
                 factor = np.float32(scale * math.sqrt(d_model // heads))
@@ -442,17 +415,10 @@ class _Reader:
         for part in ("expand", "contract"):
             rows = len(weights[f"{feed_forward}.{part}.weight"])
             weights.setdefault(f"{feed_forward}.{part}.bias", np.zeros(rows, np.float32))
-        self._norm(
-            weights, f"{theirs}/ffn/layer_norm", f"{ours}.feed_forward_residual.norm", d_model
-        )
+        self._norm(weights, f"{theirs}/ffn/layer_norm", f"{ours}.feed_forward_residual.norm", d_model)
 
     def _linear(
-        self,
-        weights: dict[str, Array],
-        theirs: str,
-        ours: list[str],
-        rows: int | None,
-        columns: int,
+        self, weights: dict[str, Array], theirs: str, ours: list[str], rows: int | None, columns: int
     ) -> None:
         """Take a layer, split into those that were fused; a missing bias stays missing."""
         all_rows = None if rows is None else rows * len(ours)
@@ -472,32 +438,17 @@ class _Reader:
 
     def _refuse_leftovers(self) -> None:
         """Refuse variables that no part of a run's model has; some do not affect translations."""
-        ignored = (
-            "alignment_heads",
-            "alignment_layer",
-            "embeddings_merge",
-            "num_heads_kv",
-            "layer_norm_use_residual",
-        )
-        reasons = {
-            "relative": "relative positions",
-            "layernorm_embedding": "an embedding norm",
-            "noact": "gated feed-forward layers",
-        }
-        for name in self.names.tensors:
-            if name.rsplit("/", 1)[-1] in ignored or name in (
-                "spec_revision",
-                "with_relative_position",
-            ):
+        ignored = ("alignment_heads", "alignment_layer", "embeddings_merge", "num_heads_kv", "layer_norm_use_residual")
+        reasons = {"relative": "relative positions", "layernorm_embedding": "an embedding norm", "noact": "gated feed-forward layers"}
+        for name, value in self.names.tensors.items():
+            is_off = value.ndim == 0 and not value and name.rsplit("/", 1)[-1] in _FLAGS
+            if is_off or name.rsplit("/", 1)[-1] in ignored or name in ("spec_revision", "with_relative_position"):
                 continue
-            what = next(
-                (text for part, text in reasons.items() if part in name),
-                f"the weights {short(name)}",
-            )
+            what = next((text for part, text in reasons.items() if part in name), f"the weights {short(name)}")
             raise refuse(self.path, what, "no layer here has them")
 
 
-def _pieces(folder: Path, sizes: tuple[int, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def pieces_in(folder: Path, sizes: tuple[int, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the vocabularies by id; the same object if the folder has one for both sides."""
     found = {}
     for side in ("shared", "source", "target"):
@@ -555,3 +506,4 @@ def _sentencepiece(folder: Path) -> tuple[bytes, bytes]:
         return (model := read_sentencepiece(found[0])), model
     listed = ", ".join(" and ".join(dict.fromkeys(names)) for names in _SENTENCEPIECE)
     raise UserError(f"{folder} has no SentencePiece model: put one beside model.bin ({listed})")
+

@@ -182,7 +182,9 @@ def fit_positions(table: NDArray[Any], path: Path) -> Positions:
     """Find layout, base and offset of a table, (positions, D); UserError if none of these fits."""
     stored = np.asarray(table, np.float64)[:_MOST_POSITIONS]
     d_model = stored.shape[1]
-    tolerance = 2e-3 if table.dtype.itemsize < 4 else 5e-4
+    bits = np.ascontiguousarray(table, np.float32).view(np.uint32)
+    is_bf16 = not (bits & 0xFFFF).any()
+    tolerance = 8e-3 if is_bf16 else 2e-3 if not (bits & 0x1FFF).any() else 5e-4  # fp16, fp32
     for base in (10_000.0, marian_base(d_model)):
         for offset in (0, 1, 2):
             halves = table_of_positions(len(stored), d_model, base, offset)

@@ -274,7 +274,7 @@ def _vocabulary(
     eos = number(_first(config.get("eos_token_id")), "eos_token_id", where, 0, size - 1)
     start, pad = config.get("decoder_start_token_id"), config.get("pad_token_id")
     if not is_target:  # the source has neither
-        pad = ids.get("<pad>", pad)
+        eos, pad = ids.get("</s>", eos), ids.get("<pad>", pad)
         in_range = isinstance(pad, int) and 0 <= pad < size
         return Vocabulary(pieces, ids[unk], eos, None, pad if in_range else None)
     start = number(start, "decoder_start_token_id", where, 0, size - 1)

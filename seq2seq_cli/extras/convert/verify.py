@@ -19,6 +19,7 @@ from seq2seq_cli.decoding.requests import Request
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert import marian
+from seq2seq_cli.extras.convert.ctranslate2 import pieces_in
 from seq2seq_cli.extras.convert.foreign import ForeignModel
 from seq2seq_cli.extras.convert.writer import Order, Orders
 from seq2seq_cli.run_folder import RunFolder
@@ -26,6 +27,7 @@ from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 
 SENTENCES = 100
+_TRIES = 10 * SENTENCES  # as some sentences may have no tokens
 _LONGEST = 40  # tokens of a sentence, and of a translation that is compared
 _BATCH = 10
 _TOLERANCE = 1e-4  # of logits in fp32
@@ -46,13 +48,15 @@ def sentences(tokenizer: Tokenizer, text: Path | None) -> list[str]:
     tag_ids = {*tokenizer.ids_of(tags)}
     ids = [i for i in range(EOS_ID + 1, len(tokenizer)) if i not in tag_ids]
     made: list[str] = []
-    for number in range(SENTENCES * bool(ids)):
+    for number in range(_TRIES * bool(ids)):
+        if len(made) == SENTENCES:
+            break
         tokens = random.choices(ids, k=random.randint(1, _LONGEST // 2))
         tag = f"{random.choice(tags)} " if tags and number % 2 else ""
         line = tokenizer.to_text(tokens)
-        if line and not line.startswith(">>"):
+        if not line.startswith(">>") and tokenizer.to_ids(line):
             made.append(tag + line)
-    return [line for line in made if tokenizer.to_ids(line)]
+    return made
 
 
 def verify_huggingface(source: Path, run: Path, orders: Orders, text: Path | None) -> str:
@@ -172,18 +176,20 @@ def _compare(
     never = [orders.tgt.ids[i] for i in (PAD_ID, UNK_ID, BOS_ID)] + [model.tgt.pad]
     if orders.tgt.is_start_copied:
         never.remove(model.tgt.start)
+    # CTranslate2 may have read names of entries differently, but its ids are the same.
+    sizes = len(model.src.pieces), len(model.tgt.pieces)
+    src_pieces, tgt_pieces = pieces_in(folder, sizes)
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
     results = engine.translate_batch(
-        [[_piece(model.src.pieces, orders.src.ids[i]) for i in ids] for ids in sources],
+        [[_piece(src_pieces, orders.src.ids[i]) for i in ids] for ids in sources],
         beam_size=1,
         max_input_length=0,
         max_decoding_length=_LONGEST,
-        suppress_sequences=[
-            [_piece(model.tgt.pieces, i)] for i in dict.fromkeys(never) if i is not None
-        ],
+        min_decoding_length=0,
+        suppress_sequences=[[_piece(tgt_pieces, i)] for i in dict.fromkeys(never) if i is not None],
     )
     expected = [result.hypotheses[0] for result in results]
-    ours = [[_piece(model.tgt.pieces, orders.tgt.ids[i]) for i in best.ids] for best, *_ in found]
+    ours = [[_piece(tgt_pieces, orders.tgt.ids[i]) for i in best.ids] for best, *_ in found]
     num_equal = sum(a == b for a, b in zip(ours, expected, strict=True))
     if num_equal < _SHARE_EQUAL * len(lines):
         raise UserError(
@@ -195,3 +201,5 @@ def _compare(
 
 def _piece(pieces: Sequence[str | None], token: int | None) -> str:
     return "<unk>" if token is None else pieces[token] or "<unk>"
+
+
