@@ -21,14 +21,25 @@ MEBIBYTE = 1 << 20
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that a crash leaves the old or the new content; errors name the file."""
+    with replacing(path) as part:
+        part.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the name of a file to write, which replaces `path` if the block raises nothing.
+
+    Errors of the system name `path`.
+    """
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # no other process writes it
     try:
-        part.write_bytes(data)
+        yield part
         fsync(part)
         part.replace(path)
         fsync(path.parent)
     except OSError as error:
-        error.filename = str(path)
+        if error.filename in (None, str(part), str(path.parent)):
+            error.filename = str(path)
         raise
     finally:
         with suppress(OSError):

@@ -20,7 +20,8 @@ class Extra(NamedTuple):
 
 
 EXTRAS = {
-    "convert": Extra(("import_command",), ()),
+    "clean": Extra(("command",), ()),
+    "convert": Extra(("import_command", "trim_command"), ()),
     "distill": Extra(("command",), ()),
     "export": Extra(("command",), ()),
     "hub": Extra(("command",), ("huggingface_hub",)),

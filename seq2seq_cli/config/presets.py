@@ -101,6 +101,15 @@ PRESETS: dict[PresetName, Preset] = {
     ),
 }
 
+# The values of `preset: fine_tuning`, which `train --from` chooses; the model is the other run's.
+FINE_TUNING: Choices = {
+    "training.max_epochs": Choice(5),
+    "training.optimizer": Choice("adamw"),
+    "training.lr": Choice(1e-4, "lower than for a new model, which forgets less"),
+    "training.schedule": Choice("linear", "decays to 0 at the end"),
+    "validation.patience": Choice(3, "little text is soon learned by heart"),
+}
+
 _SIZE = {"d_model", "heads", "layers", "d_ff"}  # the options of the model's size
 
 # Groups of dependent options: a preset sets none of a group if the config sets one.
@@ -180,6 +189,8 @@ def _preset_of(config: Config, num_pairs: int) -> tuple[PresetName, dict[str, di
     name = config.preset
     if name == "auto":
         name = preset_for(num_pairs) if chooses_preset(config) else "none"
+    if name == "fine_tuning":
+        return name, as_tree(FINE_TUNING)
     return name, as_tree(PRESETS[name].choices) if name in PRESETS else {}
 
 

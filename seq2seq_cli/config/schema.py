@@ -15,7 +15,14 @@ from pydantic import (
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.regularization import Consistency, SubwordSampling
-from seq2seq_cli.config.text import SUBWORDS, DataConfig, Kinds, ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import (
+    SUBWORDS,
+    Corpus,
+    DataConfig,
+    Kinds,
+    ParallelText,
+    TokenizerConfig,
+)
 from seq2seq_cli.config.types import (
     SIDES,
     Activation,
@@ -324,7 +331,8 @@ class Config(Section):
     """Preset with the values of options in sections model, training and validation that a config
     leaves out: see configs/small.yaml, medium.yaml and large.yaml; none: the defaults below. auto:
     chosen by the number of training pairs, or none if the config sets the model's size (d_model,
-    heads, layers or d_ff); a resumed run keeps its preset."""
+    heads, layers or d_ff); a resumed run keeps its preset. fine_tuning, which auto is with train
+    --from: the model of the other run, a low learning rate, five epochs, early stopping."""
     data: DataConfig
     """The text to train and validate on."""
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -375,6 +383,14 @@ class Config(Section):
     @property
     def valid_text(self) -> ParallelText | None:
         """The held-out text; corpora without a tag get `decoding.tag`."""
-        if self.data.valid is None:
+        return self._held_out(self.data.valid)
+
+    @property
+    def general_text(self) -> ParallelText | None:
+        """The general held-out text; the same tags."""
+        return self._held_out(self.data.general)
+
+    def _held_out(self, corpora: tuple[Corpus, ...] | None) -> ParallelText | None:
+        if corpora is None:
             return None
-        return ParallelText(self.data.valid, self.data.direction).with_tag(self.decoding.tag)
+        return ParallelText(corpora, self.data.direction).with_tag(self.decoding.tag)

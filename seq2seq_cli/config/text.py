@@ -429,6 +429,9 @@ class DataConfig(Section):
     """Parallel text to train on: a corpus, or a list of several."""
     valid: Corpora | None = None
     """Held-out parallel text to validate on, given like train; null: no validation."""
+    general: Corpora | None = None
+    """Further held-out text, to fine-tune without forgetting: with train --from, a model that has
+    become worse on it than validation.general_tolerance allows is not kept. null: none."""
     direction: Direction = "forward"
     """Direction of train and valid. reverse: from tgt to src, for back-translation; both: every
     pair in both directions, for pre-training, which needs a shared vocabulary."""
@@ -451,7 +454,9 @@ class DataConfig(Section):
         train = above.get("train", ())
         corpora = (*train, *(above.get("valid") or ()))
         match option:
-            case "valid" if any(corpus.weight != 1 for corpus in value or ()):
+            case "general" if value and not above.get("valid"):
+                return "general needs data.valid, by which the best model is chosen"
+            case "valid" | "general" if any(corpus.weight != 1 for corpus in value or ()):
                 return "weight is for data.train: every held-out pair is scored once"
             case "direction" if value != "forward" and any(c.features for c in corpora):
                 return "features belong to the source: leave direction at forward"

@@ -114,7 +114,8 @@ class Scoring:
         if metrics is None and tgt != WORDS:
             names = [name for name in names if name not in ("bleu", "chrf")]
             names += [] if {"symbol_error_rate", "cer"} & {*names} else [tgt.error_rate]
-        if not (METRICS[metric].is_of_text and METRICS[metric].ranks_lines):
+        facts = METRICS.get(metric)  # none for auto: the run had no validation text
+        if facts is None or not (facts.is_of_text and facts.ranks_lines):
             metric = "chrf" if tgt == WORDS else tgt.error_rate
         return replace(
             scoring, names=tuple(names), src_units=src, tgt_units=tgt, line_metric=metric

@@ -109,18 +109,30 @@ def count_pairs(text: ParallelText, on_bad_line: OnBadLine, counts: CorpusCounts
 def read_pairs(text: ParallelText, on_bad_line: OnBadLine = "error") -> Iterator[Pair | None]:
     """Yield every pair in order, including empty ones, and None for each bad line that is skipped.
 
+    Raises UserError with file, line and byte at a bad line unless bad lines are skipped, and as
+    `read_entries` does.
+    """
+    for entry in read_entries(text):
+        if not isinstance(entry, BadLineError):
+            yield entry
+        elif on_bad_line == "error":
+            raise entry
+        else:
+            yield None
+
+
+def read_entries(text: ParallelText) -> Iterator[Pair | BadLineError]:
+    """Yield every pair in order, including empty ones, and for each bad line what is wrong with it.
+
     The corpora follow one another; with `direction` both, each is read in one direction and then in
-    the other. Raises UserError with file, line and byte at a bad line unless bad lines are skipped,
-    and with both counts if two files differ in length.
+    the other. Raises UserError with both counts if two files differ in length.
     """
     for corpus in text.corpora:
         for is_turned in _TURNS[text.direction]:
             pairs = (pair for part in corpus.parts() for pair in _READERS[part.format](part))
             for pair in pairs:
                 if isinstance(pair, BadLineError):
-                    if on_bad_line == "error":
-                        raise pair
-                    yield None
+                    yield pair
                 else:
                     src, tgt, _, features = pair
                     yield Pair(*((tgt, src) if is_turned else (src, tgt)), corpus.tag, features)

@@ -100,12 +100,30 @@ class SpmVocabTokenizer(Tokenizer):
         `options` are further fields of `Entries`. Raises UserError for wrong entries, and if `spm`
         is no SentencePiece model.
         """
-        entries = {"pieces": list(pieces), "tags": list(tags), **options}
+        given = {"pieces": list(pieces), "tags": list(tags), **options}
+        entries = Entries.model_validate(given).model_dump(exclude_defaults=True)
         return cls(_MARK + json.dumps(entries).encode("ascii") + b"\n" + spm)
+
+    def trimmed(self, pieces: Sequence[str]) -> "SpmVocabTokenizer":
+        """Return the tokenizer with some of its entries, which spell what is dropped.
+
+        What had no entry before stays unknown.
+        """
+        known = self._entries
+        unknown = known.unknown
+        if not known.trimmed:
+            unknown = sorted(self._spm_pieces.keys() - {*self._pieces})
+        options = {"trimmed": True, "unknown": unknown, "quoted": known.quoted}
+        return SpmVocabTokenizer.build(self.spm, pieces, known.tags, **options)
 
     @property
     def kind(self) -> TokenizerKind:
         return "spm_vocab"
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether pieces that SentencePiece knows are spelled with other entries."""
+        return self._entries.trimmed
 
     @classmethod
     def read(cls, model: bytes, shared_with: Tokenizer | None) -> Self:
@@ -176,7 +194,8 @@ class SpmVocabTokenizer(Tokenizer):
     @functools.cached_property
     def _dropped(self) -> set[str]:
         """The pieces of SentencePiece that had an entry before the vocabulary was trimmed."""
-        return self._spm_pieces.keys() - self._known.keys() - {*self._entries.unknown}
+        never = {*SPECIAL_PIECES, *self._entries.tags, *self._entries.unknown}
+        return self._spm_pieces.keys() - self._known.keys() - never
 
     def _spelled(self, piece: str) -> Iterator[_Part]:
         """Spell a piece: from left to right with the longest entries, else with bytes.

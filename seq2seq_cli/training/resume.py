@@ -41,7 +41,12 @@ from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.plan import plan_run
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
 from seq2seq_cli.training.setup import set_up_run
-from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_options_of
+from seq2seq_cli.training.warm_start import (
+    asks_for_another,
+    start_from,
+    with_model_of,
+    with_options_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +94,10 @@ def start_run(
     """
     if source is not None:
         config = with_options_of(source, config)
+    elif config.data.general is not None:
+        raise UserError("data.general needs a run to start from: --from RUN")
+    elif config.preset == "fine_tuning":
+        raise UserError("preset: fine_tuning needs a run to start from: --from RUN")
     run = set_up_run(config, parallel, hooks)
     plan_run(run)
     if source is not None:
@@ -96,6 +105,7 @@ def start_run(
         if run.ema is not None:
             run.ema.start(run.model)
     run.state.scored_by = _scored_by(run, text_hashes(run.config))
+    run.state.awaits_validation = run.config.data.general is not None  # before the first update
     folder.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(folder, run.data.tokenizers)
     write_manifest(folder, run.config, run.device, source)
@@ -124,6 +134,8 @@ def resume_run(
             f"the model in {folder.path} was imported and has no training to resume; fine-tune it "
             f"in a run of its own: --from {folder.path} --run-dir NEW"
         )
+    if manifest.get("from") is not None:
+        config = with_model_of(begun, config)
     hashes = text_hashes(config)
     names = dict.fromkeys([*hashes, *manifest["data"]])
     changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]
@@ -237,9 +249,7 @@ def _is_path_of_same_text(
     is_path = parts[0] == "data" and parts[-1] in ("src", "tgt", "pairs")
     if not is_path or f"data.{parts[1]}" in changed_text:
         return False
-    before, now = (
-        one.train_text if parts[1] == "train" else one.valid_text for one in (begun, config)
-    )
+    before, now = (getattr(one, f"{parts[1]}_text") for one in (begun, config))
     return before is not None and now is not None and before.forms == now.forms
 
 
@@ -277,6 +287,7 @@ def _scored_by(run: Run, hashes: dict[str, str]) -> str:
     default_length = DataConfig.model_fields["max_length"].default
     parts = [
         hashes.get("valid"),
+        *([hashes["general"], validation.general_tolerance] if "general" in hashes else []),
         config.data.on_bad_line,
         *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
         *(["merge_references"] if validation.merge_references else []),

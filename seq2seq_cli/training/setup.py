@@ -19,7 +19,7 @@ from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.metrics.metrics import share_with_4_grams
 from seq2seq_cli.model.device import check_compiler, choose_device
 from seq2seq_cli.model.transformer import Transformer, build_model
-from seq2seq_cli.model.weights import freeze
+from seq2seq_cli.model.weights import freeze, keep_missing_rows
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.subword_sampling import make_samplers
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
@@ -78,6 +78,12 @@ def make_model(config: Config, tokenizers: Tokenizers) -> Transformer:
     """Build the model to train."""
     model = build_model(config.model, tokenizers)
     freeze(model, config.training.freeze)
+    if config.model.output_bias and config.training.shard == "full":
+        raise UserError(
+            "training.shard: full cannot keep the rows of tokens that an imported model lacks "
+            "(model.output_bias): leave it at none"
+        )
+    keep_missing_rows(model)
     model.checkpoints_activations = config.training.activation_checkpointing
     return model
 
@@ -88,7 +94,7 @@ def load_data(
     """Load training and validation data; return the config with the values that depend on them."""
     data, text, held_out = config.data, config.train_text, config.valid_text
     reads_text = parallel.is_main or folder is None
-    train_counts = valid_counts = valid = None
+    train_counts = valid_counts = valid = general = None
     if reads_text:
         logger.info("reading %s", text.name)
         train_counts, valid_counts = cached_counts(text, held_out, data.on_bad_line)
@@ -101,6 +107,8 @@ def load_data(
     if reads_text and held_out is not None:
         valid = read_held_out(held_out, tokenizers, data)
         config = settle_metric(config, valid)
+    if reads_text and config.general_text is not None:
+        general = read_held_out(config.general_text, tokenizers, data)
     weights = [corpus.weight for corpus in text.corpora]
     drawn = pairs_per_epoch(train.sizes, weights, data.sampling_temperature)
     config = find_tokens_per_batch(
@@ -111,8 +119,11 @@ def load_data(
         train, training.batch_budget, training.seed, samplers, drawn, training.pairs_per_batch
     )
     if valid is not None:
-        config = settle_interval(config, validation_cost(config, train, sum(drawn), valid), batches)
-    return config, TrainingData(train, valid, train_counts, valid_counts, tokenizers, batches)
+        texts = [valid] if general is None else [valid, general]
+        cost = sum(validation_cost(config, train, sum(drawn), text) for text in texts)
+        config = settle_interval(config, cost, batches)
+    counts = (train_counts, valid_counts)
+    return config, TrainingData(train, valid, *counts, tokenizers, batches, general)
 
 
 def validation_cost(config: Config, train: TokenStore, drawn: int, valid: HeldOut) -> float:

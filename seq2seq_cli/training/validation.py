@@ -3,12 +3,15 @@
 The main process scores the model, and all processes count the result.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from seq2seq_cli import plugins
+from seq2seq_cli.config.metrics import METRICS
 from seq2seq_cli.console import counted
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
@@ -23,6 +26,8 @@ from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.signals import StopRequest
 
+logger = logging.getLogger(__name__)
+
 _NEARLY_DONE = 0.95  # of the decay, after which the rest of a schedule changes little
 
 
@@ -34,31 +39,38 @@ def validate(
     It has the weights that are evaluated, an EMA for example, only while it is scored.
     `total_seconds` gives the time that training has taken so far.
     """
-    validation, score, loss = run.config.validation, math.nan, math.nan
+    validation, score, loss, general = run.config.validation, math.nan, math.nan, None
 
-    def in_main() -> tuple[Scores, AttentionPlots | None]:
+    def in_main() -> tuple[Scores, Scores | None, AttentionPlots | None]:
         with with_weights(run.evaluated_model, run.evaluated_weights):
-            scores = score_model(run)
+            scores, on_general = score_model(run), score_general(run)
             # The attention of a model whose loss is NaN or infinite says nothing.
             if not (validation.attention and math.isfinite(scores.loss)):
-                return scores, None
-            with evaluation_of(run) as (translator, held_out):
+                return scores, on_general, None
+            with evaluation_of(run, run.data.valid) as (translator, held_out):
                 plot = plugins.load("inspect", "attention_plots").plot_attention
-                return scores, plot(translator, held_out.pairs)
+                return scores, on_general, plot(translator, held_out.pairs)
 
     run.parallel.gather_weights(run)
-    scores, plots = run.parallel.in_main(in_main) or (None, None)
+    scores, on_general, plots = run.parallel.in_main(in_main) or (None, None, None)
     metrics = {} if scores is None else scores.metrics()
     if scores is not None:
         score, loss = metrics[validation.metric], scores.loss
-    score, loss = run.parallel.broadcast((score, loss))
+    if on_general is not None:
+        general = on_general.metrics()[validation.metric]
+    score, loss, general = run.parallel.broadcast((score, loss, general))
+    if run.state.general_before is None:
+        run.state.general_before = general
+    has_forgotten = forgets(run, general)
     before, run.state.seconds = run.state.seconds, run.parallel.all_reduce_max(total_seconds())
     run.state.validation_seconds = run.state.seconds - before
-    is_kept = record_score(run, score, loss)
+    is_kept = record_score(run, math.nan if has_forgotten else score, loss)
     run.state.awaits_validation, run.state.validated_step = False, run.state.step
     if monitor is not None and scores is not None:
         step = run.state.step
         monitor.validation_point(step, scores, run.state.best_step == step)
+        if on_general is not None:
+            monitor.general_point(step, on_general, has_forgotten=has_forgotten)
         if scores.hypotheses and validation.samples:
             monitor.samples(step, scores, validation.samples)
         if plots is not None:
@@ -70,8 +82,25 @@ def validate(
 
 def score_model(run: Run) -> Scores:
     """Evaluate the model as it is on the validation data. Raises UserError when out of memory."""
-    with evaluation_of(run) as (translator, held_out):
+    with evaluation_of(run, run.data.valid) as (translator, held_out):
         return evaluate(translator, held_out, decode=run.config.validation.decode)
+
+
+def score_general(run: Run) -> Scores | None:
+    """Evaluate the model as it is on `data.general`, if there is such text."""
+    if run.data.general is None:
+        return None
+    with evaluation_of(run, run.data.general) as (translator, held_out):
+        return evaluate(translator, held_out, decode=run.config.validation.decode)
+
+
+def forgets(run: Run, general: float | None) -> bool:
+    """Return True if a score on `data.general` is worse than before training, beyond tolerance."""
+    before, validation = run.state.general_before, run.config.validation
+    if general is None or before is None:
+        return False
+    worse_by = before - general if METRICS[validation.metric].higher_is_better else general - before
+    return not worse_by <= validation.general_tolerance  # also if it is NaN
 
 
 def score_candidate(run: Run, stop: StopRequest) -> Scores:
@@ -82,16 +111,21 @@ def score_candidate(run: Run, stop: StopRequest) -> Scores:
     if stop.signal:
         message = "stopped while comparing models; the same command compares them again"
         raise Interrupted(message, 128 + stop.signal)
-    return score_model(run)
+    scores, on_general = score_model(run), score_general(run)
+    general = None if on_general is None else on_general.metrics()[run.config.validation.metric]
+    if forgets(run, general):
+        logger.info(f"a candidate is not chosen: its score on data.general is {general:.3f}")
+        return replace(scores, loss=math.nan)  # which no chosen model has
+    return scores
 
 
 @contextmanager
-def evaluation_of(run: Run) -> Iterator[tuple[Translator, HeldOut]]:
-    """Yield a translator with the model as it is, and the validation data.
+def evaluation_of(run: Run, held_out: HeldOut | None) -> Iterator[tuple[Translator, HeldOut]]:
+    """Yield a translator with the model as it is, and held-out data of the run.
 
     Uses the threads of all processes, and says what to do when out of memory.
     """
-    data, held_out = run.data, run.data.valid
+    data = run.data
     assert held_out is not None, "the main process has read it"
     try:
         with run.parallel.all_threads():

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from seq2seq_cli.config.loader import flatten, load_config, yaml_text
-from seq2seq_cli.config.presets import chooses_preset
-from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.presets import FINE_TUNING, chooses_preset
+from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -23,23 +23,39 @@ _MAY_DIFFER = (
 
 
 def with_options_of(source: Path, config: Config) -> Config:
-    """Return the config with the vocabulary and the preset of the run folder `source`.
+    """Return the config with the vocabulary and the model's options of the run folder `source`.
 
     The config keeps its own vocabulary if its section `tokenizer` sets `reuse`, or another option
-    to a value that the run does not have; and its own preset, if it names one or gives the size of
-    the model. Raises UserError if there is no run.
+    to a value that the run does not have. It gets the defaults of fine-tuning unless it names a
+    preset or gives the size of the model. Raises UserError if there is no run.
     """
     run = RunFolder(source)
     run.ensure_is_run()
     other = load_config(run.config)
-    if chooses_preset(config) and other.preset != "auto":
-        config = config.model_copy(update={"preset": other.preset})
+    if chooses_preset(config):
+        config = config.model_copy(update={"preset": "fine_tuning"})
+        values = {name: choice.value for name, choice in FINE_TUNING.items()}
+        logger.info(
+            f"--from {source}: defaults of fine-tuning, where the config gives none: "
+            + ", ".join(f"{name} {yaml_text(value)}" for name, value in values.items())
+        )
+    config = with_model_of(other, config)
     theirs = other.tokenizer.model_copy(update={"reuse": source})
     if option := asks_for_another(config.tokenizer, theirs):
         logger.info(f"--from {source}: learning a new vocabulary, because the config sets {option}")
         return config
     logger.info(f"--from {source}: reusing its vocabulary (tokenizer.reuse: null learns a new one)")
     return config.model_copy(update={"tokenizer": theirs})
+
+
+def with_model_of(other: Config, config: Config) -> Config:
+    """Return the config with another one's options of the model in place of those it leaves out."""
+    theirs, ours = other.model.model_dump(), config.model.model_dump(exclude_unset=True)
+    both = {
+        name: {**theirs[name], **value} if isinstance(value, dict) else value
+        for name, value in ours.items()
+    }
+    return config.model_copy(update={"model": ModelConfig.model_validate(theirs | both)})
 
 
 def asks_for_another(asked: TokenizerConfig, known: TokenizerConfig) -> str | None:
@@ -84,6 +100,8 @@ def start_from(source: Path, run: Run) -> None:
             (old.tgt_embedding.weight, new.tgt_embedding.weight),
             (old.projection.weight, new.projection.weight),
         ]
+        if new.projection.bias is not None and old.projection.bias is not None:
+            matrices.append((old.projection.bias, new.projection.bias))
         if side == "source":
             matrices = [(old.src_embedding.weight, new.src_embedding.weight)]
         rows_from, rows_to = (torch.tensor(column) for column in zip(*pairs, strict=True))

@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from seq2seq_cli.commands.check.scripts import (
+from seq2seq_cli.text.corpus import Pair
+from seq2seq_cli.text.leakage import LineHashes
+from seq2seq_cli.text.scripts import (
     CONTROL,
     lacks_capitals,
     looks_like_mojibake,
@@ -12,8 +14,6 @@ from seq2seq_cli.commands.check.scripts import (
     script_of,
     truncate_for_terminal,
 )
-from seq2seq_cli.text.corpus import Pair
-from seq2seq_cli.text.leakage import LineHashes
 
 
 @pytest.mark.parametrize(

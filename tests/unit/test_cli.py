@@ -164,6 +164,7 @@ VERBS = {
         *("max_length_ratio", "drop_worst", "shards", "processes", "as_json", "overrides"),
         *("device", "model"),
     },
+    "trim": {"run_dir", "text", "output", "fields", "model"},
     "push": {"run_dir", "repo", "is_public", "revision", "license_name"},
     "pull": {"repo", "run_dir", "revision"},
     "vocab": {"config", "output", "overrides"},
@@ -212,6 +213,12 @@ VERBS = {
             "example",
         ),
     },
+    "clean": {
+        *("files", "output", "rejected", "dry_run", "fields", "features", "against", "as_json"),
+        *("langs", "identify_languages", "without", "max_words", "max_word_length", "min_letters"),
+        *("min_script", "max_ratio", "max_similarity", "max_repeats", "min_numbers", "examples"),
+        "processes",
+    },
     "plot": {"run_dirs", "metric", "x", "output"},
     "bench train": {"config", "updates", "warmup", "as_json", "overrides", "device"},
 }
@@ -259,7 +266,7 @@ def test_shell_completion(seq2seq: Command, monkeypatch: pytest.MonkeyPatch):
     from typer.testing import CliRunner
 
     completed = CliRunner().invoke(app, [], prog_name="seq2seq")
-    assert completed.stdout.split() == ["train", "translate", "translate-ray"]
+    assert completed.stdout.split() == ["train", "translate", "translate-ray", "trim"]
 
 
 def test_error_that_finds_no_room_on_the_disk_keeps_its_exit_status():

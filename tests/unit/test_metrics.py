@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.ter import TER
 
 from seq2seq_cli.config.metrics import METRICS, TEXT_METRICS, Metric
-from seq2seq_cli.config.schema import ValidationConfig
+from seq2seq_cli.config.schema import Config, ValidationConfig
 from seq2seq_cli.metrics.metrics import Scoring, TextScore, make_metric, score_text
 from seq2seq_cli.metrics.references import PublicTestSet, group_by_source, references_of
 from seq2seq_cli.text.corpus import Pair
@@ -34,6 +34,13 @@ def test_text_scores_perfectly_against_itself():
 def test_empty_translations_score_zero():
     worst = {"bleu": 0, "chrf": 0, "exact_match": 0} | dict.fromkeys(ALL.metrics, 100)
     assert values([""] * 3, REFERENCES) == pytest.approx(worst)
+
+
+def test_a_run_without_validation_text_can_be_evaluated():
+    """Its `validation.metric` stays auto."""
+    config = Config.model_validate({"data": {"train": []}})
+    assert config.validation.metric == "auto"
+    assert Scoring.of_run(config).line_metric == "chrf"
 
 
 def test_every_metric_is_registered():

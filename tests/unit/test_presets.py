@@ -97,7 +97,7 @@ def test_a_run_keeps_its_values_when_its_preset_changes():
     assert with_preset(config(preset="medium"), 0, begun).model.d_model != 64
 
 
-def test_fine_tuning_keeps_the_preset_of_the_first_run(tmp_path, seq2seq):
+def test_fine_tuning_has_the_model_of_the_first_run_and_defaults_of_its_own(tmp_path, seq2seq):
     """A config of text alone has the same model, whatever number of pairs the new text has."""
     for side in ("src", "tgt"):
         (tmp_path / side).write_text("one two three\n" * 20, encoding="utf-8")
@@ -108,8 +108,14 @@ def test_fine_tuning_keeps_the_preset_of_the_first_run(tmp_path, seq2seq):
     assert first.exit_code == 0, first.stderr
     tuned = seq2seq(*train, "--run-dir", tmp_path / "tuned", "--from", tmp_path / "first")
     assert tuned.exit_code == 0, tuned.stderr
-    assert load_config(tmp_path / "tuned" / "config.yaml").preset == "medium"
-    other = ("--run-dir", tmp_path / "other", "--from", tmp_path / "first", "--set", "preset=small")
+    ours, theirs = (load_config(tmp_path / name / "config.yaml") for name in ("tuned", "first"))
+    assert (ours.preset, ours.model) == ("fine_tuning", theirs.model)
+    assert (ours.training.optimizer, ours.training.lr) == ("adamw", 1e-4)
+    assert "defaults of fine-tuning, where the config gives none: " in tuned.stderr
+    more = seq2seq(*train[:2], "--run-dir", tmp_path / "tuned", "--set", "training.max_steps=2")
+    assert more.exit_code == 0, more.stderr
+    other = ("--run-dir", tmp_path / "other", "--from", tmp_path / "first")
+    other += ("--set", "model.d_model=128")
     assert "its model.d_model is 192, this config's 128" in seq2seq(*train, *other).stderr
 
 

@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.commands.check.scripts import (
+from seq2seq_cli.config.text import DataConfig, ParallelText
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.corpus import Pair, files_of_lines, read_pairs
+from seq2seq_cli.text.leakage import LineHashes, Overlap
+from seq2seq_cli.text.rules import Limits, RejectionCounter
+from seq2seq_cli.text.rules import main_scripts as main_scripts_of
+from seq2seq_cli.text.scripts import (
     CONTROL,
     REPLACEMENT,
     lacks_capitals,
@@ -22,16 +28,11 @@ from seq2seq_cli.commands.check.scripts import (
     script_of,
     truncate_for_terminal,
 )
-from seq2seq_cli.config.text import DataConfig, ParallelText
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.corpus import Pair, files_of_lines, read_pairs
-from seq2seq_cli.text.leakage import LineHashes, Overlap
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
 
-OUTLIER_FACTOR = 3  # between a pair's length ratio and the median
+OUTLIER_FACTOR = Limits().max_ratio  # between a pair's length ratio and the median
 OUTLIER_TOKENS = 10  # of the longer side at least: ratios of short sentences vary
 
-_MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
 _EXAMPLES = 3
 _COLUMNS = 72  # of an example
 _LINES_AT_ONCE = 10_000
@@ -105,6 +106,7 @@ class TextAudit:
     tgt: SideAudit
     length_ratio: LengthRatio
     repeated: Overlap  # lines that repeat an earlier one
+    rejected: dict[str, int]  # pairs that `seq2seq clean` rejects, by its rules
 
 
 def audit_text(
@@ -116,6 +118,7 @@ def audit_text(
     """
     findings = {name: Finding() for name in ("unreadable", "empty", "too_long", "copied")}
     src, tgt, ratios, hashes = _SideCounter(), _SideCounter(), _RatioCounter(), LineHashes()
+    rejected = RejectionCounter()
     numbered = enumerate(read_pairs(text.once(), data.on_bad_line), start=1)
     num_lines = num_pairs = 0
     while chunk := list(itertools.islice(numbered, _LINES_AT_ONCE)):
@@ -141,6 +144,7 @@ def audit_text(
             if is_copy and any(map(str.isalpha, pair.src)):
                 findings["copied"].add(line, pair.src)
         ratios.add(pairs, all_src_ids, all_tgt_ids)
+        rejected.add([pair for _, pair in pairs])
     if not num_pairs:
         reason = "no line is readable and has text on both sides"
         raise UserError(f"no pairs in {text.name}: {reason}")
@@ -156,6 +160,7 @@ def audit_text(
         tgt=tgt.audit(like.tgt.main_scripts if like else None),
         length_ratio=ratios.audit(),
         repeated=hashes.repeated(),
+        rejected=rejected.counts,
     )
     return audit, hashes
 
@@ -207,7 +212,7 @@ class _SideCounter:
         del letters[CONTROL], letters[REPLACEMENT]
         scripts = {name: n / letters.total() for name, n in letters.most_common()}
         if main_scripts is None:
-            main_scripts = [name for name, share in scripts.items() if share >= _MAIN_SHARE]
+            main_scripts = main_scripts_of(letters)
 
         def lines_with(is_defect: Callable[[frozenset[str]], bool]) -> Finding:
             findings = [f for scripts, f in self._by_scripts.items() if is_defect(scripts)]

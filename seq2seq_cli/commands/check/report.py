@@ -12,10 +12,10 @@ from seq2seq_cli.commands.check.audit import (
     SideAudit,
     TextAudit,
 )
-from seq2seq_cli.commands.check.scripts import truncate_for_terminal
 from seq2seq_cli.config.text import SUBWORDS
 from seq2seq_cli.console import counted
 from seq2seq_cli.text.leakage import Overlap, Repeats
+from seq2seq_cli.text.scripts import truncate_for_terminal
 from seq2seq_cli.tokenizers.training_text import LEAST_FREQUENCY
 from seq2seq_cli.tokenizers.vocabulary import VocabularyAudit
 
@@ -128,6 +128,7 @@ class Report:
         yield "encoding", self._encoding()
         yield "scripts", f"source {_scripts(train.src)}; target {_scripts(train.tgt)}"
         yield "repeated", _repeated(train)
+        yield "clean", _rejected(train)
         if self.overlaps:
             counts = (f"{o.sources.count:,} {name}" for name, o in self.overlaps.items())
             yield "same sources", ", ".join(counts)
@@ -189,7 +190,7 @@ class Report:
 
         for key, defect in _PAIR_DEFECTS.items():
             yield from warn(name, text.findings[key], defect.format(max_length=self.max_length))
-        defect = f"with a length ratio {OUTLIER_FACTOR} times above or below the median, or more"
+        defect = f"with a length ratio {OUTLIER_FACTOR:g} times above or below the median, or more"
         yield from warn(name, text.length_ratio.outliers, defect)
         kinds = self.numbers["vocabulary"]["kind"]
         for where, side, kind in (
@@ -232,6 +233,13 @@ def _repeated(text: TextAudit) -> str:
         f"{counted(pairs.count, 'whole pair')} ({pairs.count / text.pairs:.2%}) and "
         f"{counted(sources.count, 'source')}{_examples(pairs if pairs.count else sources)}"
     )
+
+
+def _rejected(text: TextAudit) -> str:
+    total = sum(text.rejected.values())
+    counts = ", ".join(f"{name} {count:,}" for name, count in text.rejected.items())
+    rejected = f"seq2seq clean rejects {counted(total, 'pair')} ({total / text.pairs:.2%})"
+    return f"{rejected}: {counts}" if counts else rejected
 
 
 def _examples(repeats: Repeats) -> str:

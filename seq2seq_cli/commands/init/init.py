@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli import plugins
-from seq2seq_cli.commands.check.scripts import CONTROL, REPLACEMENT, script_of
 from seq2seq_cli.commands.init.split import split, split_files
 from seq2seq_cli.config.languages import languages_in_names
 from seq2seq_cli.config.loader import load_config
@@ -28,6 +27,7 @@ from seq2seq_cli.console import counted, printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
+from seq2seq_cli.text.scripts import CONTROL, REPLACEMENT, script_of
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
 

@@ -38,7 +38,13 @@ def unpacked(path: Path) -> Iterator[Path]:
         try:
             with zipfile.ZipFile(path) as archive:
                 _unpack(archive, path, folder)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            NotImplementedError,
+            RuntimeError,
+        ) as error:
             raise UserError(f"{path} is damaged ({short(str(error))})") from None
         found = sorted(folder.rglob("metadata.json"), key=lambda p: len(p.parts))
         if not found:

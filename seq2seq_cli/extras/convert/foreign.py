@@ -188,7 +188,9 @@ def fit_positions(table: NDArray[Any], path: Path) -> Positions:
     for base in (10_000.0, marian_base(d_model)):
         for offset in (0, 1, 2):
             halves = table_of_positions(len(stored), d_model, base, offset)
-            alternating = halves.reshape(len(stored), 2, -1).transpose(0, 2, 1).reshape(stored.shape)
+            alternating = (
+                halves.reshape(len(stored), 2, -1).transpose(0, 2, 1).reshape(stored.shape)
+            )
             for has_halves, computed in ((True, halves), (False, alternating)):
                 # A padding position may be zero, and a run computes what the table has.
                 if np.abs(computed - stored).max(initial=0.0) <= tolerance:

@@ -112,7 +112,9 @@ def _tensors(folder: Path) -> tuple[Names, bool]:
     if path.is_file():
         stored = {n: t for n, t in read_weight_file(path).tensors.items() if t.dtype in FLOATS}
         has_halves = any(tensor.dtype in ("float16", "bfloat16") for tensor in stored.values())
-        return Names({name: as_float32(tensor) for name, tensor in stored.items()}, path), has_halves
+        return Names(
+            {name: as_float32(tensor) for name, tensor in stored.items()}, path
+        ), has_halves
     if (folder / "model.safetensors.index.json").is_file():
         raise refuse(folder, "weights in several files", "such large models are not read")
     path = folder / "pytorch_model.bin"
@@ -299,13 +301,20 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
     if isinstance(search.get("max_new_tokens"), int):
         longest = search["max_new_tokens"] + 1
     positions = config.get("max_position_embeddings", _LONGEST)
-    most = min(n for n in (longest, positions) if isinstance(n, int)) if isinstance(longest, int) else _LONGEST
+    most = (
+        min(n for n in (longest, positions) if isinstance(n, int))
+        if isinstance(longest, int)
+        else _LONGEST
+    )
     # The length counts the start token and EOS, which every translation ends with.
     model.decoding = {"max_len_factor": 0.0, "max_len_extra": min(max(most - 2, 1), 10_000)}
     model.max_length = max(1, positions - 1) if isinstance(positions, int) else _LONGEST - 1
     if isinstance(beam, int) and 1 <= beam <= 1_000:
         model.decoding["beam_size"] = beam
-    for name, least, most_value in (("length_penalty", 0.0, 10.0), ("repetition_penalty", 1.0, 1e3)):
+    for name, least, most_value in (
+        ("length_penalty", 0.0, 10.0),
+        ("repetition_penalty", 1.0, 1e3),
+    ):
         value = search.get(name)
         if isinstance(value, int | float) and value != 1.0:
             if least <= value <= most_value:

@@ -20,7 +20,16 @@ _DIALECTS = {
     "CTranslate2": "positions are as the model stores them",
 }
 # Files of a hub that are read; others, such as weights for TensorFlow, are not downloaded.
-_HUB_FILES = ("*.json", "*.spm", "*.model", "model.safetensors", "model.bin", "*.txt", "*.yml", "*.npz")
+_HUB_FILES = (
+    "*.json",
+    "*.spm",
+    "*.model",
+    "model.safetensors",
+    "model.bin",
+    "*.txt",
+    "*.yml",
+    "*.npz",
+)
 
 
 def import_model(

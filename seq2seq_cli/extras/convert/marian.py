@@ -66,7 +66,11 @@ def read(folder: Path) -> ForeignModel:
         paths[1], 64 * MEBIBYTE
     )
     tgt = src if is_one else _vocabulary(paths[1], sizes[1])
-    spm = [paths[0], paths[1]] if paths[0].suffix == ".spm" else [folder / "source.spm", folder / "target.spm"]
+    spm = (
+        [paths[0], paths[1]]
+        if paths[0].suffix == ".spm"
+        else [folder / "source.spm", folder / "target.spm"]
+    )
     found = ForeignModel(
         weights=weights,
         model=model,
@@ -171,7 +175,9 @@ def _read_npy(file: Any, size: int) -> NDArray[Any]:
     data = file.read(count * dtype.itemsize)
     if len(data) != count * dtype.itemsize:
         raise ValueError("an array is cut off")
-    array: NDArray[Any] = np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
+    array: NDArray[Any] = np.frombuffer(data, dtype).reshape(
+        shape, order="F" if is_fortran else "C"
+    )
     return array
 
 

@@ -24,7 +24,9 @@ IMPOSSIBLE = -100.0  # the bias of a row that the model lacks: e^-100 is no prob
 
 # Parameters whose rows, or else columns, are dimensions of the vectors between layers.
 _ROWS = re.compile(r".*\.(?:output|contract)\.(?:weight|bias)|.*norm\.(?:weight|bias)")
-_COLUMNS = re.compile(r".*\.(?:query|key|value|expand)\.weight|.*embedding\.weight|projection\.weight")
+_COLUMNS = re.compile(
+    r".*\.(?:query|key|value|expand)\.weight|.*embedding\.weight|projection\.weight"
+)
 
 
 class Order(NamedTuple):
@@ -194,5 +196,7 @@ def banned_words(model: ForeignModel, tokenizers: Tokenizers, order: Order) -> S
         if word and " " not in word and tokenizers.tgt.to_ids(word) == tokens:
             words.append(word)
         else:
-            model.notes.append(f"the tokens {ids} of bad_words_ids are no word, so they are allowed")
+            model.notes.append(
+                f"the tokens {ids} of bad_words_ids are no word, so they are allowed"
+            )
     return words

@@ -19,6 +19,7 @@ def portable_config(config: Config) -> Config:
     """Return the config with names of files in place of absolute paths; relative paths stay."""
     data, tokenizer = config.data, config.tokenizer
     corpora = {"train": _portable(data.train), "valid": _portable(data.valid or ()) or None}
+    corpora["general"] = _portable(data.general or ()) or None
     reuse = None if tokenizer.reuse is None else Path(_portable_path(tokenizer.reuse))
     return config.model_copy(
         update={
@@ -30,7 +31,8 @@ def portable_config(config: Config) -> Config:
 
 def portable_record(value: Any, config: Config) -> Any:
     """Return a part of manifest.json with the names of files in place of absolute paths."""
-    corpora = (*config.data.train, *(config.data.valid or ()))
+    data = config.data
+    corpora = (*data.train, *(data.valid or ()), *(data.general or ()))
     paths: list[Any] = [path for corpus in corpora for path in corpus.paths]
     paths += [config.tokenizer.reuse] if config.tokenizer.reuse is not None else []
     absolute = {str(path) for path in paths if not is_remote(path) and path.is_absolute()}

@@ -133,6 +133,14 @@ class Monitor:
             shown += f"  at_length_limit {scores.cuts.at_length_limit:,}"
         logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
 
+    def general_point(self, step: int, scores: Scores, *, has_forgotten: bool) -> None:
+        """Log the scores on `data.general`."""
+        metrics = scores.metrics()
+        self._record(step, {f"general/{name}": value for name, value in metrics.items()})
+        shown = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+        note = "  (not kept: worse than validation.general_tolerance allows)"
+        logger.info("step %s  general  %s%s", f"{step:,}", shown, note if has_forgotten else "")
+
     def samples(self, step: int, scores: Scores, count: int) -> None:
         """Show the first translations next to their references."""
         rows = ["| source | reference | translation |", "|---|---|---|"]
@@ -182,7 +190,9 @@ def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, flo
             step = int(values.pop("step"))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             continue
-        is_repeated = state.awaits_validation and any(name.startswith("valid/") for name in values)
+        is_repeated = state.awaits_validation and any(
+            name.startswith(("valid/", "general/")) for name in values
+        )
         if 0 <= step < state.step or (step == state.step and not is_repeated):
             kept.append(line)
             at_step = values if step == state.step else at_step

@@ -23,7 +23,7 @@ _BYTE_ORDER_MARK = "\ufeff"
 # The bytes 80 to BF as Latin-1 and Windows-1252 read them: "ä" turns into Ã and one of these.
 _LATER_BYTES = bytes(range(0x80, 0xC0))
 _LATER = "".join(re.escape(_LATER_BYTES.decode(name, "ignore")) for name in ("latin-1", "cp1252"))
-_MOJIBAKE = re.compile(
+MOJIBAKE = re.compile(
     f"[\u00c2\u00c3][{_LATER}]|\u00e2[\u0080\u20ac]|(?:[\u00d0\u00d1][{_LATER}]){{2}}"
 )
 
@@ -53,7 +53,7 @@ def looks_like_mojibake(text: str) -> bool:
 
     It looks for sequences that hardly any language has.
     """
-    return not text.isascii() and _MOJIBAKE.search(text) is not None
+    return not text.isascii() and MOJIBAKE.search(text) is not None
 
 
 def looks_tokenized(text: str) -> bool:

@@ -1,0 +1,1 @@
+"""seq2seq clean."""

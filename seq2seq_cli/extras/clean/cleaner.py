@@ -1,0 +1,304 @@
+"""Separates the pairs of a text that training needs from the ones that harm it.
+
+Other processes apply the rules for single pairs to batches. This one reads, finds held-out
+sentences and duplicates, and writes. So neither the order of the pairs nor any result depends on
+the number of processes. Memory grows by the hashes of the pairs that are kept.
+"""
+
+import itertools
+import logging
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from seq2seq_cli import plugins
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.clean.language_scripts import scripts_of
+from seq2seq_cli.extras.clean.outputs import Outputs, opened_outputs
+from seq2seq_cli.extras.clean.seen import Hashes, SeenHashes, hashes_of
+from seq2seq_cli.processes import (
+    ProcessDiedError,
+    end_with_parent,
+    held_signals,
+    process_context,
+    unblock_signals,
+)
+from seq2seq_cli.text.corpus import BadLineError, Pair, read_entries, readable_pairs
+from seq2seq_cli.text.rules import (
+    RULES,
+    Batch,
+    Characters,
+    Limits,
+    Profile,
+    Rule,
+    Side,
+    judge,
+    profile_of,
+)
+
+logger = logging.getLogger(__name__)
+
+UNREADABLE, LANGUAGE = "unreadable", "language"
+HELD_OUT, DUPLICATE, NEAR_DUPLICATE = "held_out", "duplicate", "near_duplicate"
+# What only this process knows, in the order in which it is checked.
+STATEFUL = {
+    HELD_OUT: "a source of the held-out text",
+    DUPLICATE: "the same text as an earlier pair",
+    NEAR_DUPLICATE: "the same letters and digits as an earlier pair, ignoring case",
+}
+RULE_NAMES = (UNREADABLE, *RULES, LANGUAGE, *STATEFUL)
+
+_LINES_AT_ONCE = 5_000
+_CHARACTERS_AT_ONCE = 1 << 22
+_BATCHES_AHEAD = 2  # for each process
+_PROFILED_BATCHES = 4  # at the start of the text
+
+Numbered = tuple[int, Pair | BadLineError]
+
+
+class Job(NamedTuple):
+    """What a process needs to judge pairs by themselves."""
+
+    rules: tuple[str, ...]
+    limits: Limits
+    profile: Profile
+    languages: tuple[str, str] | None = None  # to identify
+
+    def table(self) -> dict[str, Rule]:
+        table = {name: rule for name, rule in RULES.items() if name in self.rules}
+        if self.languages and LANGUAGE in self.rules:
+            languages = plugins.load("clean", "languages")
+            table[LANGUAGE] = languages.language_rule(*self.languages)
+        return table
+
+
+class Judged(NamedTuple):
+    """The verdicts of `judge` about a batch, and the hashes of its pairs."""
+
+    verdicts_N: "np.typing.NDArray[np.uint8]"
+    exact_N: Hashes
+    near_N: Hashes
+    sources_N: Hashes
+
+
+@dataclass
+class Finding:
+    """Pairs that a rule rejects."""
+
+    meaning: str
+    pairs: int = 0
+    examples: list[tuple[int, str, str]] = field(default_factory=list)  # line, source, target
+
+
+@dataclass
+class Report:
+    pairs: int
+    kept: int
+    findings: dict[str, Finding]
+
+
+@dataclass(frozen=True)
+class Settings:
+    limits: Limits
+    without: frozenset[str]  # rules
+    languages: tuple[str, str] | None
+    identifies_languages: bool
+    num_examples: int
+    num_processes: int
+
+
+def clean(
+    text: ParallelText, against: ParallelText | None, outputs: Outputs | None, settings: Settings
+) -> Report:
+    """Read a text, write its pairs to `outputs` if given, and return what was rejected.
+
+    Raises UserError if the text or the held-out one cannot be read.
+    """
+    batches = batches_of(enumerate(read_entries(text), 1))
+    head = list(itertools.islice(batches, _PROFILED_BATCHES))
+    characters = Characters()
+    profile = profile_of([pair for batch in head for pair in _pairs(batch)], characters)
+    if settings.languages:
+        named = [scripts_of(language) for language in settings.languages]
+        src, tgt = (own or found for own, found in zip(named, profile.scripts, strict=True))
+        profile = Profile(profile.ratio, (src, tgt))
+    rules = tuple(name for name in RULE_NAMES if name not in settings.without)
+    identified = settings.languages if settings.identifies_languages else None
+    job = Job(rules, settings.limits, profile, identified)
+    table = job.table()
+    meanings = {UNREADABLE: "a line that cannot be read"}
+    meanings |= {
+        name: rule.meaning.format_map(job.limits._asdict()) for name, rule in table.items()
+    }
+    if against is None:
+        rules = tuple(name for name in rules if name != HELD_OUT)
+    meanings |= {name: meaning for name, meaning in STATEFUL.items() if name in rules}
+    findings = {name: Finding(meaning) for name, meaning in meanings.items()}
+    report = Report(0, 0, findings)
+    sorter = _Sorter(report, list(table), settings.num_examples, _hashes_of_sources(against))
+    with ExitStack() as stack:
+        write = stack.enter_context(opened_outputs(outputs))
+        bar = stack.enter_context(
+            tqdm(unit=" pairs", unit_scale=True, disable=not sys.stderr.isatty())
+        )
+        judged = judged_in_order(itertools.chain(head, batches), job, settings.num_processes)
+        for batch, verdict in stack.enter_context(closing(judged)):
+            for rule, line, entry in sorter.sort(batch, verdict):
+                write(rule, line, entry)
+            bar.update(len(batch))
+        if not report.pairs:
+            raise UserError(f"{text.name} has no lines")
+    return report
+
+
+class _Sorter:
+    """Finds what depends on earlier pairs, and counts."""
+
+    def __init__(
+        self, report: Report, names: Sequence[str], num_examples: int, held_out: SeenHashes
+    ) -> None:
+        self._report = report
+        self._names = ["", *names]
+        self._num_examples = num_examples
+        self._held_out = held_out
+        self._exact, self._near = SeenHashes(), SeenHashes()
+
+    def sort(
+        self, batch: list[Numbered], judged: Judged
+    ) -> Iterator[tuple[str, int, Pair | BadLineError]]:
+        """Yield the rule that rejects each pair, or "", with its line."""
+        findings = self._report.findings
+        left = np.flatnonzero(judged.verdicts_N == 0)
+        stateful = np.full(len(judged.verdicts_N), "", object)
+        for name, hashes, find in (
+            (HELD_OUT, judged.sources_N, self._held_out.contain),
+            (DUPLICATE, judged.exact_N, self._exact.add),
+            (NEAR_DUPLICATE, judged.near_N, self._near.add),
+        ):
+            if name in findings:
+                is_found = find(hashes[left])
+                stateful[left[is_found]] = name
+                left = left[~is_found]
+        reasons = iter(zip(judged.verdicts_N.tolist(), stateful.tolist(), strict=True))
+        for line, entry in batch:
+            if isinstance(entry, BadLineError):
+                rule = UNREADABLE
+            else:
+                verdict, late = next(reasons)
+                rule = self._names[verdict] or late
+            self._count(rule, line, entry)
+            yield rule, line, entry
+
+    def _count(self, rule: str, line: int, entry: Pair | BadLineError) -> None:
+        self._report.pairs += 1
+        if not rule:
+            self._report.kept += 1
+            return
+        finding = self._report.findings[rule]
+        finding.pairs += 1
+        if len(finding.examples) < self._num_examples:
+            sides = (str(entry), "") if isinstance(entry, BadLineError) else entry[:2]
+            finding.examples.append((line, *sides))
+
+
+def _hashes_of_sources(text: ParallelText | None) -> SeenHashes:
+    """Return hashes of the sources of a held-out text."""
+    seen = SeenHashes()
+    if text is not None:
+        for batch in batches_of(readable_pairs(text, "skip")):
+            seen.add(hashes_of(Side([pair.src for pair in _pairs(batch)], Characters()).keys))
+    return seen
+
+
+def batches_of(entries: Iterable[Numbered]) -> Iterator[list[Numbered]]:
+    """Split numbered pairs into batches, bounded in lines and characters."""
+    batch: list[Numbered] = []
+    size = 0
+    for number, entry in entries:
+        batch.append((number, entry))
+        size += 0 if isinstance(entry, BadLineError) else len(entry.src) + len(entry.tgt)
+        if len(batch) == _LINES_AT_ONCE or size > _CHARACTERS_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def judged_in_order(
+    batches: Iterable[list[Numbered]], job: Job, num_processes: int
+) -> Generator[tuple[list[Numbered], Judged], None, None]:
+    """Yield each batch with its verdicts, in order; raises ProcessDiedError."""
+    if num_processes == 1:
+        judge_pairs = _Judge(job)
+        yield from ((batch, judge_pairs(_pairs(batch))) for batch in batches)
+        return
+    context = process_context(__name__)
+    ahead: deque[tuple[list[Numbered], Future[Judged]]] = deque()
+    pool = ProcessPoolExecutor(num_processes, context, _start_in_process, (job,))
+    try:
+        for batch in batches:
+            with held_signals(signal.SIGINT):  # the first batch starts the processes
+                ahead.append((batch, pool.submit(_judge_in_process, _pairs(batch))))
+            if len(ahead) >= _BATCHES_AHEAD * num_processes:
+                batch, future = ahead.popleft()
+                yield batch, future.result()
+        for batch, future in ahead:
+            yield batch, future.result()
+    except BrokenProcessPool:
+        raise ProcessDiedError(
+            "a process that was started for this has died; was it out of memory?"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _pairs(batch: Sequence[Numbered]) -> list[Pair]:
+    return [entry for _, entry in batch if not isinstance(entry, BadLineError)]
+
+
+class _Judge:
+    """Applies the rules of a job to pairs."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._rules = list(job.table().values())
+        self._characters = Characters()
+
+    def __call__(self, pairs: list[Pair]) -> Judged:
+        batch = Batch(pairs, self._characters, self._job.limits, self._job.profile)
+        exact = [f"{pair.src}\t{pair.tgt}\t{pair.features}" for pair in pairs]
+        near = [
+            f"{src}\t{tgt}\t{pair.features}"
+            for src, tgt, pair in zip(batch.src.keys, batch.tgt.keys, pairs, strict=True)
+        ]
+        return Judged(
+            judge(batch, self._rules), hashes_of(exact), hashes_of(near), hashes_of(batch.src.keys)
+        )
+
+
+# Set in a process that judges pairs for another.
+_judge: _Judge | None = None
+
+
+def _start_in_process(job: Job) -> None:
+    global _judge
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
+    unblock_signals()
+    threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
+    _judge = _Judge(job)
+
+
+def _judge_in_process(pairs: list[Pair]) -> Judged:
+    assert _judge is not None, "the pool has started this process"
+    return _judge(pairs)

@@ -1,0 +1,151 @@
+"""Reduces the vocabulary of a run to what a text needs; the other weights stay as they are."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from seq2seq_cli.config.languages import languages_of
+from seq2seq_cli.config.loader import config_yaml
+from seq2seq_cli.config.schema import Config, TrainingConfig
+from seq2seq_cli.config.text import Kinds, Languages, ParallelText, VocabSizes
+from seq2seq_cli.config.types import TOKENIZER_KINDS
+from seq2seq_cli.data.statistics import write_statistics
+from seq2seq_cli.data.tokenization import chunks_of
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import write_atomic, write_json
+from seq2seq_cli.model.weights import save_tensors, unique_parameters
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SpmVocabTokenizer
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, Tokenizers, save_tokenizers
+from seq2seq_cli.training.checkpoints.manifest import read_manifest, write_manifest
+
+
+def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str = "best") -> str:
+    """Write the run with a smaller vocabulary to another folder, and return a report.
+
+    The vocabulary keeps the tokens of the texts, special tokens, features, tags, symbols, bytes and
+    single characters. The logits of these tokens do not change. Raises UserError for vocabularies
+    without subwords, if `output` exists, and for texts that cannot be read.
+    """
+    folder = RunFolder(output)
+    if output.exists():
+        raise UserError(f"--output {output} exists: choose a new folder")
+    translator = Translator.load(run_dir, "cpu", exact=True, which=which)
+    _check(translator)
+    before = translator.tokenizers
+    src_ids, tgt_ids = _kept(before, texts)
+    after = _trimmed(before, src_ids, tgt_ids)
+    config = _config(translator.config, after)
+    ids = {"src_embedding.weight": src_ids}
+    ids |= dict.fromkeys(("tgt_embedding.weight", "projection.weight", "projection.bias"), tgt_ids)
+    old = unique_parameters(translator.model)
+    new = {name: p[torch.tensor(ids[name])] if name in ids else p for name, p in old.items()}
+    output.mkdir(parents=True)
+    save_tokenizers(folder, after)
+    save_tensors(new, folder.model)
+    if translator.statistics is not None:  # whose words are known by their tokens
+        write_statistics(folder, translator.statistics.model_copy(update={"src_words": None}))
+    write_manifest(folder, config, torch.device("cpu"), None)
+    record = {"from": str(run_dir), "text": [text.name for text in texts]}
+    write_json(folder.manifest, {**read_manifest(folder), "trimmed": record})
+    write_atomic(folder.config, config_yaml(config).encode("utf-8"))
+    return "\n".join([*_report(before, after, old, new), f"written to {output}"])
+
+
+def _check(translator: Translator) -> None:
+    for tokenizer in translator.tokenizers:
+        if tokenizer.kind != "spm_vocab" and not TOKENIZER_KINDS[tokenizer.kind].has_subwords:
+            raise UserError(
+                f"trim needs a vocabulary of subwords, which can spell what it drops, not of kind "
+                f"{tokenizer.kind}"
+            )
+    if not translator.config.model.feature_positions:
+        raise UserError("trim cannot keep model.feature_positions: false")
+
+
+def _kept(tokenizers: Tokenizers, texts: Iterable[ParallelText]) -> tuple[list[int], list[int]]:
+    """Return the ids that stay, of both sides; the same for both if they share a vocabulary."""
+    kept = [_always_kept(tokenizer) for tokenizer in tokenizers]
+    for text in texts:
+        pairs = (pair for pair in read_pairs(text, "error") if pair is not None)
+        for chunk in chunks_of(pairs):
+            for ids, tokenizer, lines in (
+                (kept[0], tokenizers.src, [pair.src for pair in chunk]),
+                (kept[1], tokenizers.tgt, [pair.tgt for pair in chunk]),
+            ):
+                ids.update(*tokenizer.to_ids_batch(lines))
+    if tokenizers.is_shared:
+        kept = [kept[0] | kept[1]] * 2
+    return sorted(kept[0]), sorted(kept[1])
+
+
+def _always_kept(tokenizer: Tokenizer) -> set[int]:
+    pieces, symbols = tokenizer.pieces(), tokenizer.user_defined_symbols()
+    named = {*tokenizer.features.values(), *tokenizer.ids_of(symbols), *range(EOS_ID + 1)}
+    single = (i for i, piece in enumerate(pieces) if len(piece) == 1 or tokenizer.is_byte(i))
+    return named.union(single)
+
+
+def _trimmed(tokenizers: Tokenizers, src_ids: list[int], tgt_ids: list[int]) -> Tokenizers:
+    src = _with_entries(tokenizers.src, src_ids)
+    if tokenizers.tgt is tokenizers.src:
+        return Tokenizers(src, src)
+    tgt = _with_entries(tokenizers.tgt, tgt_ids)
+    is_shared = tokenizers.is_shared
+    return Tokenizers(src, SpmVocabTokenizer(tgt.model, src) if is_shared else tgt)
+
+
+def _with_entries(tokenizer: Tokenizer, ids: Sequence[int]) -> SpmVocabTokenizer:
+    pieces = tokenizer.pieces_of(ids)
+    if isinstance(tokenizer, SpmVocabTokenizer):
+        return tokenizer.trimmed(pieces)
+    return SpmVocabTokenizer.build(tokenizer.model, pieces, [], trimmed=True, quoted=True)
+
+
+def _config(config: Config, tokenizers: Tokenizers) -> Config:
+    """Return the config of a run that was not trained here."""
+    languages = languages_of(config.data)
+    data = {
+        "train": (),
+        "valid": None,
+        "languages": languages and Languages(src=languages.src, tgt=languages.tgt),
+        "direction": "forward",
+        "sampling_temperature": None,
+    }
+    sizes = VocabSizes(src=len(tokenizers.src), tgt=len(tokenizers.tgt))
+    tokenizer = {
+        "kind": Kinds(src="spm_vocab", tgt="spm_vocab"),
+        "vocab_size": sizes,
+        "shared": tokenizers.is_shared,
+        "reuse": None,
+        "split_digits": False,
+    }
+    return config.model_copy(
+        update={
+            "preset": "none",
+            "data": config.data.model_copy(update=data),
+            "tokenizer": config.tokenizer.model_copy(update=tokenizer),
+            "training": TrainingConfig(),
+        }
+    )
+
+
+def _report(
+    before: Tokenizers,
+    after: Tokenizers,
+    old: dict[str, torch.Tensor],
+    new: dict[str, torch.Tensor],
+) -> list[str]:
+    sides = {"source": 0, "target": 1} if not before.is_shared else {"both sides": 0}
+    entries = [
+        f"entries     {len(before[n]):,} → {len(after[n]):,} ({side})" for side, n in sides.items()
+    ]
+    sizes = [sum(p.numel() for p in weights.values()) for weights in (old, new)]
+    return [
+        *entries,
+        f"parameters  {sizes[0]:,} → {sizes[1]:,}",
+        f"size        {4e-6 * sizes[0]:.1f} MB → {4e-6 * sizes[1]:.1f} MB (fp32)",
+    ]

@@ -1,0 +1,46 @@
+"""The command trim: reduces the vocabulary of a run to what a text needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import Fields, RunDir, WhichModel, path_option
+from seq2seq_cli.config.text import PAIRS_FORMATS, ParallelText, without_compression
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq trim runs/opus --text domain.tsv --output runs/small\n\n"
+    "seq2seq trim runs/opus --text domain.de --text domain.en --output runs/small"
+)
+def trim(
+    run_dir: RunDir,
+    text: Annotated[
+        list[Path],
+        path_option(
+            "--text",
+            help_text="Text whose tokens are kept: a file of pairs (.tsv, .jsonl, .tmx or .zip), "
+            "or of sentences, one per line, of either side. Repeatable.",
+        ),
+    ],
+    output: Annotated[
+        Path, path_option("--output", "-o", help_text="Run folder to write, which must not exist.")
+    ],
+    fields: Fields = None,
+    model: WhichModel = "best",
+) -> None:
+    """Reduce the vocabulary of a run to what a text needs; the logits of what is kept stay equal.
+
+    Kept are the tokens of the text, tags, bytes and single characters; they spell what is dropped.
+    """
+    from seq2seq_cli.extras.convert.trim import trim as trim_run
+
+    typer.echo(trim_run(run_dir, [_text_of(path, fields) for path in text], output, model))
+
+
+def _text_of(path: Path, fields: tuple[str, str] | None) -> ParallelText:
+    is_pairs = Path(without_compression(path.name)).suffix in PAIRS_FORMATS
+    given = {"pairs": path, "fields": fields} if is_pairs else {"src": path, "tgt": path}
+    return ParallelText.of(is_given_now=True, **given)

@@ -1,0 +1,238 @@
+"""`seq2seq clean` finds planted faults of every kind, keeps everything else, and loses nothing."""
+
+import gzip
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from commands import Command
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seq2seq_cli.extras.clean.seen import SeenHashes
+
+GERMAN = [
+    *("der", "alte", "Hund", "sucht", "heute", "seinen", "Knochen", "im"),
+    *("großen", "Garten", "hinter", "dem", "Haus", "und", "bellt"),
+]
+ENGLISH = [
+    *("the", "old", "dog", "seeks", "today", "his", "bone", "in", "a"),
+    *("large", "garden", "behind", "our", "house", "and", "barks"),
+]
+EVERY = 5  # faults of a kind
+
+
+def clean_pairs(count: int, seed: int = 1) -> list[tuple[str, str]]:
+    """Different pairs of sentences without any fault."""
+    draw = random.Random(seed)
+    found: dict[tuple[str, str], None] = {}
+    while len(found) < count:
+        places = draw.sample(range(len(GERMAN)), 8)
+        sides = (" ".join(words[i] for i in places) for words in (GERMAN, ENGLISH))
+        src, tgt = (f"{side.capitalize()}." for side in sides)
+        found[src, tgt] = None
+    return list(found)
+
+
+FAULTS = {  # by rule: a faulty pair from a sound one
+    "empty": lambda src, tgt: (src, "  "),
+    "control": lambda src, tgt: (src, f"{tgt}\x07"),
+    "replaced": lambda src, tgt: (f"{src} \ufffd", tgt),
+    "mojibake": lambda src, tgt: (f"{src} Ã¤rgerlich", tgt),
+    "words": lambda src, tgt: (f"{src} " * 20, f"{tgt} " * 20),
+    "word_length": lambda src, tgt: (f"{src} {'ab' * 21}", tgt),
+    "markup": lambda src, tgt: (f"<b>{src}</b>", f"<b>{tgt}</b>"),
+    "letters": lambda src, tgt: (f"{src} {'= 3 + ' * 20}", f"{tgt} {'= 3 + ' * 20}"),
+    "script": lambda src, tgt: (src, "Старая собака ищет сегодня свою кость в большом саду."),
+    "ratio": lambda src, tgt: (src, f"{tgt} {tgt.lower()} " + " ".join(ENGLISH) * 2),
+    "copy": lambda src, tgt: (src, src.upper()),
+    "addresses": lambda src, tgt: (f"{src} www.example.org", tgt),
+    "repetition": lambda src, tgt: (src, f"{tgt[:-1]}, his bone, his bone, his bone, his bone"),
+    "numbers": lambda src, tgt: (f"{src} 1984", f"{tgt} 1985"),
+    "held_out": None,
+    "duplicate": None,
+    "near_duplicate": None,
+}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text of which the file `kinds` has each line's fault, or "" for none."""
+    folder = tmp_path_factory.mktemp("planted")
+    draw = random.Random(2)
+    everything = clean_pairs(1_100)
+    held_out, sound = everything[:20], everything[20:]
+    rows = [("", pair) for pair in sound[100:]]
+    spare = iter(sound[:100])
+    for rule, damage in FAULTS.items():
+        if damage is not None:
+            rows += [(rule, damage(*next(spare))) for _ in range(EVERY)]
+    rows += [("held_out", (pair[0].upper(), "Something else.")) for pair in held_out[:EVERY]]
+    draw.shuffle(rows)
+    earlier = [pair for rule, pair in rows if not rule][:EVERY]
+    rows += [("duplicate", pair) for pair in earlier]
+    rows += [("near_duplicate", (f"{src}!", tgt.upper())) for src, tgt in earlier]
+    for name, lines in (
+        ("kinds", [rule for rule, _ in rows]),
+        ("a.de", [src for _, (src, _) in rows]),
+        ("a.en", [tgt for _, (_, tgt) in rows]),
+        ("test.tsv", ["\t".join(pair) for pair in held_out]),
+    ):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def test_every_planted_fault_is_found_and_nothing_else(planted, seq2seq: Command, tmp_path):
+    outputs = ("-o", tmp_path / "x.de", "-o", tmp_path / "x.en", "--rejected", tmp_path / "no.tsv")
+    text = (planted / "a.de", planted / "a.en", "--against", planted / "test.tsv")
+    result = seq2seq("clean", *text, *outputs, "--json", "--examples", 1)
+    assert result.exit_code == 0, result.stderr
+    kinds, src, tgt = (lines_of(planted / name) for name in ("kinds", "a.de", "a.en"))
+    rejected = [line.split("\t") for line in lines_of(tmp_path / "no.tsv")]
+    found = {int(line): rule for rule, line, *_ in rejected}
+    expected = {i: rule for i, rule in enumerate(kinds, 1) if rule}
+    assert found == expected  # so none is missed, and none wrongly dropped
+    for _, line, *sides in rejected:
+        assert sides == [src[int(line) - 1], tgt[int(line) - 1]]
+    sound = [i for i, rule in enumerate(kinds) if not rule]
+    assert lines_of(tmp_path / "x.de") == [src[i] for i in sound]
+    assert lines_of(tmp_path / "x.en") == [tgt[i] for i in sound]
+    report = json.loads(result.stdout)
+    assert report["pairs"] == len(kinds)
+    assert report["kept"] == len(sound)
+    counts = {name: finding["pairs"] for name, finding in report["findings"].items()}
+    assert {name: count for name, count in counts.items() if count} == Counter(expected.values())
+    assert all(len(finding["examples"]) <= 1 for finding in report["findings"].values())
+
+
+@pytest.mark.parametrize("rule", [name for name, damage in FAULTS.items() if damage])
+def test_a_rule_can_be_left_out(rule: str, planted, seq2seq: Command):
+    text = (planted / "a.de", planted / "a.en", "--dry-run", "--json")
+    findings = json.loads(seq2seq("clean", *text, "--without", rule).stdout)["findings"]
+    assert rule not in findings
+    assert findings["near_duplicate"]["pairs"] >= EVERY
+
+
+def test_results_do_not_depend_on_processes_and_formats(planted, seq2seq: Command, tmp_path):
+    pairs = zip(lines_of(planted / "a.de"), lines_of(planted / "a.en"), strict=True)
+    tsv = "".join(f"{src}\t{tgt}\n" for src, tgt in pairs)
+    (tmp_path / "in.tsv.gz").write_bytes(gzip.compress(tsv.encode()))
+    two = (planted / "a.de", planted / "a.en", "-o", tmp_path / "1.tsv.zst", "--processes", 2)
+    one = (tmp_path / "in.tsv.gz", "-o", tmp_path / "2.tsv.gz", "--processes", 1)
+    first, second = seq2seq("clean", *two), seq2seq("clean", *one)
+    assert first.exit_code == second.exit_code == 0, first.stderr + second.stderr
+
+    def unpacked(name: str) -> bytes:
+        with (tmp_path / f"1{name}.zst").open("rb") as file:
+            content = zstandard.ZstdDecompressor().stream_reader(file).read()
+        assert content == gzip.decompress((tmp_path / f"2{name}.gz").read_bytes())
+        return content
+
+    assert unpacked(".tsv").count(b"\n") > unpacked(".rejected.tsv").count(b"\n") > 0
+    assert first.stdout.split("wrote")[0] == second.stdout.split("wrote")[0]
+
+
+def test_clean_text_stays_as_it_is(seq2seq: Command, tmp_path: Path):
+    text = "".join(f"{src}\t{tgt}\n" for src, tgt in clean_pairs(50))
+    (tmp_path / "in.tsv").write_text(text)
+    assert seq2seq("clean", tmp_path / "in.tsv", "-o", tmp_path / "out.tsv").exit_code == 0
+    assert (tmp_path / "out.tsv").read_text() == text
+    assert (tmp_path / "out.rejected.tsv").read_text() == ""
+
+
+def test_features_and_unreadable_lines_are_kept_apart(seq2seq: Command, tmp_path: Path):
+    (tmp_path / "in.tsv").write_bytes(b"go\tV;PST\tgo\nsee\tV;PST\tsaw\n\xff\tV\tx\nonly\n")
+    columns = ("--fields", 1, 3, "--features", 2)
+    result = seq2seq("clean", tmp_path / "in.tsv", *columns, "-o", tmp_path / "out.tsv")
+    assert result.exit_code == 0, result.stderr
+    assert lines_of(tmp_path / "out.tsv") == ["go\tgo\tV;PST", "see\tsaw\tV;PST"]
+    rows = [line.split("\t") for line in lines_of(tmp_path / "out.rejected.tsv")]
+    assert [row[:2] for row in rows] == [["unreadable", "3"], ["unreadable", "4"]]
+    assert "not valid UTF-8" in rows[0][2]
+
+
+def test_other_scripts_have_other_lengths(seq2seq: Command, tmp_path: Path):
+    """Chinese needs fewer characters, and no spaces: the median and the scripts are of the text."""
+    draw = random.Random(3)
+    characters = [chr(code) for code in range(0x4E00, 0x4F00)]
+    pairs = [(src, "".join(draw.sample(characters, 14)) + "。") for src, _ in clean_pairs(40)]
+    pairs[7] = (pairs[7][0], "Not a translation into Chinese.")
+    (tmp_path / "in.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
+    for languages in ((), ("--langs", "de-zh")):
+        result = seq2seq("clean", tmp_path / "in.tsv", "--dry-run", "--json", *languages)
+        report = json.loads(result.stdout)
+        assert report["kept"] == 39
+        assert report["findings"]["script"]["examples"][0][0] == 8
+
+
+def test_languages_are_identified(seq2seq: Command, tmp_path: Path):
+    pytest.importorskip("py3langid")
+    french = "Le vieux chien cherche aujourd'hui son os dans le grand jardin derrière la maison."
+    rows = [*clean_pairs(30), (clean_pairs(31)[30][0], french)]
+    (tmp_path / "in.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in rows))
+    options = ("--dry-run", "--json", "--langs", "de-en")
+    found = seq2seq("clean", tmp_path / "in.tsv", *options, "--identify-languages")
+    report = json.loads(found.stdout)
+    assert [line for line, *_ in report["findings"]["language"]["examples"]] == [31]
+    assert report["kept"] == 30
+    assert json.loads(seq2seq("clean", tmp_path / "in.tsv", *options).stdout)["kept"] == 31
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), "give --output, or --dry-run"),
+        (("-o", "x.txt"), "a file of pairs is .tsv"),
+        (("-o", "a", "-o", "b", "-o", "c"), "give --output once"),
+        (("-o", "{folder}/in.tsv"), "would be read and written"),
+        (("-o", "a", "-o", "a"), "would be read and written"),
+        (("--dry-run", "--without", "taste"), "--without taste: the rules are unreadable, empty"),
+        (("--dry-run", "--langs", "german"), "write two language codes"),
+        (("--dry-run", "--identify-languages"), "needs --langs"),
+        (("--dry-run", "--against", "{folder}/no.tsv"), "there is no file"),
+    ],
+)
+def test_wrong_options_are_named(options, expected, seq2seq: Command, tmp_path: Path):
+    (tmp_path / "in.tsv").write_text("Ein Haus\tA house\n")
+    given_options = (option.format(folder=tmp_path) for option in options)
+    result = seq2seq("clean", tmp_path / "in.tsv", *given_options)
+    assert result.exit_code == 2
+    assert expected in result.stderr
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_error_leaves_no_files(processes: int, seq2seq: Command, tmp_path: Path):
+    text = "".join(f"{src}\t{tgt}\n" for src, tgt in clean_pairs(300)).encode()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.tsv.gz").write_bytes(gzip.compress(text)[:-20])
+    options = ("-o", tmp_path / "out/x.tsv.gz", "--processes", processes)
+    result = seq2seq("clean", tmp_path / "in/a.tsv.gz", *options)
+    assert result.exit_code == 2
+    assert "not a whole gzip file" in result.stderr
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_empty_files_have_no_lines(seq2seq: Command, tmp_path: Path):
+    (tmp_path / "in.tsv").write_text("")
+    result = seq2seq("clean", tmp_path / "in.tsv", "--dry-run")
+    assert (result.exit_code, "has no lines" in result.stderr) == (2, True)
+
+
+@given(st.lists(st.lists(st.integers(0, 40), max_size=20), max_size=20))
+def test_seen_hashes_are_a_set(batches: list[list[int]]):
+    seen, expected = SeenHashes(), set()
+    for batch in batches:
+        is_repeat = [n in expected or n in batch[:i] for i, n in enumerate(batch)]
+        assert seen.add(np.array(batch, np.uint64)).tolist() == is_repeat
+        expected |= set(batch)
+    assert seen.contain(np.arange(50, dtype=np.uint64)).tolist() == [
+        n in expected for n in range(50)
+    ]

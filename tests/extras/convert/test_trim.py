@@ -1,0 +1,297 @@
+"""trim: a smaller vocabulary whose tokens have the same logits, and fine-tuning from there."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from commands import last_checkpoint
+from safetensors.torch import load_file
+
+from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.model.weights import IMPOSSIBLE, save_tensors, unique_parameters
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SPECIAL_PIECES, SpmVocabTokenizer
+from seq2seq_cli.tokenizers.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    Tokenizer,
+    Tokenizers,
+    load_tokenizers,
+    save_tokenizers,
+)
+
+TEXT = ["der Hund läuft im Park", "die Katze schläft im Garten", "ein Haus ist groß ▁ <s>"] * 20
+DOMAIN = ["der Hund schläft", "ein Garten ▁"]
+TAG = ">>deu<<"
+MODEL = {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 32}
+
+
+def learned(kind: str = "unigram", **options) -> Tokenizer:
+    return Tokenizer.fit(TEXT, TokenizerConfig(kind=kind, vocab_size=340, **options))
+
+
+def as_imported(tokenizer: Tokenizer) -> Tokenizers:
+    """Return tokenizers with a vocabulary in another order, and without one of the pieces."""
+    others = [p for p in reversed(tokenizer.pieces()[EOS_ID + 1 :]) if p != "▁Park"]
+    pieces = [*SPECIAL_PIECES, TAG, *others]
+    one = SpmVocabTokenizer.build(tokenizer.model, pieces, [TAG])
+    return Tokenizers(one, one)
+
+
+def write_run(
+    folder: Path, tokenizers: Tokenizers, kind: str, *, imported: bool = False, **model
+) -> Path:
+    """Write a run with random weights; an imported one has no PAD and no BOS."""
+    torch.manual_seed(1)
+    options = MODEL | ({"output_bias": True} if imported else {}) | model
+    sizes = len(tokenizers.src), len(tokenizers.tgt)
+    network = Transformer(ModelConfig(**options), *sizes, tokenizers.is_shared, PAD_ID)
+    if imported:
+        with torch.no_grad():
+            network.projection.bias.normal_()
+            for token in (PAD_ID, BOS_ID):
+                network.tgt_embedding.weight[token] = 0
+                network.projection.weight[token] = 0
+                network.projection.bias[token] = IMPOSSIBLE
+    folder.mkdir()
+    save_tokenizers(RunFolder(folder), tokenizers)
+    save_tensors(unique_parameters(network), RunFolder(folder).model)
+    settings = {
+        "preset": "none",
+        "data": {"train": [], "languages": {"src": "en", "tgt": "de"}},
+        "tokenizer": {
+            "kind": kind,
+            "shared": tokenizers.is_shared,
+            "vocab_size": {"src": sizes[0], "tgt": sizes[1]},
+        },
+        "model": options,
+        "decoding": {"max_len_factor": 1, "max_len_extra": 5},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    (folder / "manifest.json").write_text('{"data": {}}')
+    return folder
+
+
+def runs(tmp_path: Path) -> dict[str, Path]:
+    unigram, bpe = learned(user_defined_symbols=(TAG,)), learned("bpe")
+    return {
+        "own": write_run(tmp_path / "own", Tokenizers(unigram, unigram), "unigram"),
+        "two": write_run(tmp_path / "two", Tokenizers(unigram, bpe), "bpe", tie_embeddings=False),
+        "imported": write_run(
+            tmp_path / "imported", as_imported(learned()), "spm_vocab", imported=True
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def all_runs(tmp_path_factory) -> dict[str, Path]:
+    return runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def domain(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "domain.tsv"
+    path.write_text("".join(f"{line}\t{line}\n" for line in DOMAIN))
+    return path
+
+
+def trimmed(seq2seq, run: Path, text: Path, output: Path) -> Path:
+    result = seq2seq("trim", run, "--text", text, "--output", output)
+    assert result.exit_code == 0, result.stderr
+    return output
+
+
+@pytest.mark.parametrize("name", ["own", "two", "imported"])
+def test_logits_of_kept_tokens_do_not_change(name, all_runs, domain, seq2seq, tmp_path):
+    run = trimmed(seq2seq, all_runs[name], domain, tmp_path / "small")
+    before, after = (Translator.load(r, "cpu", exact=True) for r in (all_runs[name], run))
+    kept = before.tokenizers.tgt.ids_of(after.tokenizers.tgt.pieces())
+    assert len(kept) == len({*kept}) == len(after.tokenizers.tgt) < len(before.tokenizers.tgt)
+    for line in DOMAIN:
+        logits = []
+        for translator in (before, after):
+            src = torch.tensor([[*translator.tokenizers.src.to_ids(line), EOS_ID]])
+            tgt = torch.tensor([[BOS_ID, *translator.tokenizers.tgt.to_ids(line)]])
+            with torch.inference_mode():
+                logits.append(translator.model(src, tgt))
+        assert logits[0][..., kept].equal(logits[1])
+
+
+@pytest.mark.parametrize("name", ["own", "two", "imported"])
+def test_text_becomes_the_same_pieces_and_nothing_new_is_unknown(
+    name, all_runs, domain, seq2seq, tmp_path
+):
+    run = trimmed(seq2seq, all_runs[name], domain, tmp_path / "small")
+    before, after = (Translator.load(r, "cpu").tokenizers for r in (all_runs[name], run))
+    for one, other in zip(before, after, strict=True):
+        for line in DOMAIN:
+            assert other.pieces_of(other.to_ids(line)) == one.pieces_of(one.to_ids(line))
+        for line in [*TEXT[:3], "Straßenbahn 你好 \ufdd0 ▁", f"{TAG} der Hund"]:
+            ids, expected = other.to_ids(line), one.to_ids(line)
+            assert ids.count(UNK_ID) == expected.count(UNK_ID)
+            assert other.to_text(ids) == one.to_text(expected)
+            assert len(other.spans(line)[1]) == len(ids) == len(other.to_pieces(line))
+        assert other.user_defined_symbols() == one.user_defined_symbols()
+    assert after.is_shared == before.is_shared
+
+
+def test_a_trimmed_run_translates_scores_and_is_trimmed_again(all_runs, domain, seq2seq, tmp_path):
+    lines = "".join(f"{line}\n" for line in DOMAIN)
+    for name, run in all_runs.items():
+        small = trimmed(seq2seq, run, domain, tmp_path / name)
+        result = seq2seq("translate", small, stdin=lines)
+        assert result.exit_code == 0, result.stderr
+        assert len(result.stdout.splitlines()) == len(DOMAIN)
+        assert seq2seq("eval", small, "--pairs", domain, "--json").exit_code == 0
+        again = trimmed(seq2seq, small, domain, tmp_path / f"{name} again")
+        for file in ("model.safetensors", *(p.name for p in small.glob("*.model"))):
+            assert (again / file).read_bytes() == (small / file).read_bytes()
+
+
+def test_an_untrimmed_imported_run_translates_and_evaluates(all_runs, domain, seq2seq):
+    """Tags at the start of a line are read, also where a line is several sentences."""
+    result = seq2seq("translate", all_runs["imported"], stdin=f"{TAG} der Hund\nein Haus\n")
+    assert result.exit_code == 0, result.stderr
+    assert len(result.stdout.splitlines()) == 2
+    assert seq2seq("eval", all_runs["imported"], "--pairs", domain, "--json").exit_code == 0
+    translator = Translator.load(all_runs["imported"], "cpu")
+    (tag,) = translator.tokenizers.src.tag_ids(TAG)
+    (segments,), _ = translator.cut(
+        [TranslationInput(f"{TAG} der Hund. Die Katze.")], split_sentences=True
+    )
+    assert [segment.control_ids for segment in segments] == [(tag,)] * len(segments)
+    assert all(tag not in segment.ids for segment in segments)
+
+
+def test_what_is_kept_is_reported(all_runs, domain, seq2seq, tmp_path):
+    result = seq2seq("trim", all_runs["imported"], "--text", domain, "--output", tmp_path / "run")
+    before, after = (
+        load_file(r / "model.safetensors") for r in (all_runs["imported"], tmp_path / "run")
+    )
+    for row in (
+        f"{len(before['projection.bias'])} → {len(after['projection.bias'])} (both sides)",
+        f"{sum(p.numel() for p in before.values()):,} → {sum(p.numel() for p in after.values()):,}",
+    ):
+        assert row in result.stdout
+    assert json.loads((tmp_path / "run/manifest.json").read_text())["trimmed"]["text"]
+
+
+def test_sentences_of_one_side_are_text_too(all_runs, seq2seq, tmp_path):
+    text = tmp_path / "domain.de"
+    text.write_text("".join(f"{line}\n" for line in DOMAIN))
+    pairs = tmp_path / "domain.tsv"
+    pairs.write_text("".join(f"{line}\t{line}\n" for line in DOMAIN))
+    one, two = (
+        trimmed(seq2seq, all_runs["two"], given, tmp_path / given.suffix[1:])
+        for given in (text, pairs)
+    )
+    assert (one / "tgt.model").read_bytes() == (two / "tgt.model").read_bytes()
+
+
+def test_words_cannot_be_trimmed_and_nothing_is_overwritten(trained, all_runs, domain, seq2seq):
+    result = seq2seq("trim", all_runs["own"], "--text", domain, "--output", all_runs["two"])
+    assert result.exit_code == 2
+    assert "exists: choose a new folder" in result.stderr
+    result = seq2seq("trim", trained, "--text", domain, "--output", domain.parent / "new")
+    assert result.exit_code == 2
+    assert "trim needs a vocabulary of subwords" in result.stderr
+    assert not (domain.parent / "new").exists()
+
+
+def test_fine_tuning_keeps_the_rows_of_missing_tokens(all_runs, domain, seq2seq, tmp_path):
+    """The start of a translation stays a zero vector, whatever the optimizer and the decay."""
+    config = tmp_path / "config.yaml"
+    for optimizer in ("adamw", "muon", "schedule_free_adamw"):
+        training = {"optimizer": optimizer, "lr": 0.01, "weight_decay": 0.1, "ema_decay": 0.9}
+        training |= {"max_steps": 3, "warmup_steps": 0, "device": "cpu", "processes": 1}
+        if optimizer == "schedule_free_adamw":
+            training.pop("ema_decay")
+        config.write_text(
+            yaml.safe_dump({"data": {"train": {"pairs": str(domain)}}, "training": training})
+        )
+        run = tmp_path / optimizer
+        result = seq2seq("train", config, "--run-dir", run, "--from", all_runs["imported"])
+        assert result.exit_code == 0, result.stderr
+        weights = load_file(run / "model.safetensors")
+        before = load_file(all_runs["imported"] / "model.safetensors")
+        assert weights.keys() == before.keys()
+        for token in (PAD_ID, BOS_ID):
+            assert not weights["tgt_embedding.weight"][token].any()
+            assert weights["projection.bias"][token] == IMPOSSIBLE
+        assert not weights["projection.bias"][EOS_ID:].equal(before["projection.bias"][EOS_ID:])
+        saved = yaml.safe_load((run / "config.yaml").read_text())
+        assert (saved["preset"], saved["model"]["d_model"]) == ("fine_tuning", 16)
+        assert saved["model"]["output_bias"]
+        tokenizers = load_tokenizers(
+            RunFolder(run), TokenizerConfig(kind="spm_vocab", vocab_size=10_000)
+        )
+        assert tokenizers.src.tag_ids(TAG)
+        again = seq2seq(
+            "train",
+            config,
+            "--run-dir",
+            run,
+            "--from",
+            all_runs["imported"],
+            "--set",
+            "training.max_steps=4",
+            "--allow-changed",
+            "training.max_steps",
+        )
+        assert again.exit_code == 0, again.stderr
+
+
+def test_a_model_that_forgets_is_not_kept(all_runs, domain, seq2seq, tmp_path):
+    """The first model is scored before it is trained, and stays if all others are worse."""
+    general = tmp_path / "general.tsv"
+    general.write_text("".join(f"{line}\t{line[::-1]}\n" for line in TEXT[:3]))
+    text = {"pairs": str(domain)}
+    data = {"train": text, "valid": text, "general": {"pairs": str(general)}}
+    training = {"lr": 0.02, "max_steps": 6, "warmup_steps": 0, "device": "cpu", "processes": 1}
+    config = tmp_path / "config.yaml"
+    before = load_file(all_runs["imported"] / "model.safetensors")
+    for tolerance in (0.0, 1e9):
+        validation = {"every": 2, "unit": "steps", "metric": "loss", "patience": 9}
+        validation["general_tolerance"] = tolerance
+        settings = {"data": data, "training": training, "validation": validation}
+        config.write_text(yaml.safe_dump(settings))
+        run = tmp_path / f"{tolerance:g}"
+        train = ("train", config, "--run-dir", run, "--from", all_runs["imported"])
+        assert seq2seq(*train).exit_code == 0
+        points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        scored = {p["step"]: p["general/loss"] for p in points if "general/loss" in p}
+        assert [*scored] == [0, 2, 4, 6]
+        valid = {p["step"]: p["valid/loss"] for p in points if "valid/loss" in p}
+        allowed = [step for step, loss in scored.items() if loss <= scored[0] + tolerance]
+        best = min(allowed, key=valid.__getitem__)
+        state = json.loads((last_checkpoint(run) / "state.json").read_text())
+        assert state["best_models"][0][0] == best
+        assert state["general_before"] == scored[0]
+        after = load_file(run / "model.safetensors")
+        assert (best == 0) == all(after[name].equal(before[name]) for name in before)
+        assert seq2seq(*train).exit_code == 0  # nothing is left to do
+    assert best != 0
+    result = seq2seq("train", config, "--run-dir", tmp_path / "new")
+    assert "data.general needs a run to start from" in result.stderr
+
+
+def test_fine_tuning_needs_a_run_and_whole_matrices(all_runs, domain, seq2seq, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"data": {"train": {"pairs": str(domain)}}}))
+    train = ("train", config, "--run-dir", tmp_path / "run")
+    result = seq2seq(*train, "--set", "preset=fine_tuning")
+    assert "preset: fine_tuning needs a run to start from" in result.stderr
+    shard = ("--from", all_runs["imported"], "--set", "training.shard=full")
+    shard += ("--set", "training.optimizer=adamw")
+    result = seq2seq(*train, *shard)
+    assert "training.shard: full cannot keep the rows" in result.stderr
+    result = seq2seq(*train, "--set", "tokenizer.kind=spm_vocab")
+    assert "kind spm_vocab cannot be learned" in result.stderr
