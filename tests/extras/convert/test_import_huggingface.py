@@ -38,7 +38,9 @@ VARIANTS = [
 
 
 def lines_of(count: int) -> list[str]:
-    return [" ".join(WORDS[(3 * n + k) % len(WORDS)] for k in range(1 + n % 6)) for n in range(count)]
+    return [
+        " ".join(WORDS[(3 * n + k) % len(WORDS)] for k in range(1 + n % 6)) for n in range(count)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(len(VARIANTS)))
@@ -72,7 +74,10 @@ def test_an_import_has_the_logits_and_translations_of_transformers(
             suppress_tokens=[unk, model.config.pad_token_id],
             forced_eos_token_id=None,
         )
-        unseen = {model.config.eos_token_id, *tokenizer.convert_tokens_to_ids(options.get("tags", ()))}
+        unseen = {
+            model.config.eos_token_id,
+            *tokenizer.convert_tokens_to_ids(options.get("tags", ())),
+        }
         tokens = [token for token in output[0, 1:].tolist() if token not in unseen]
         expected.append(" ".join(tokenizer.decode(tokens).split()))
     flags = ("--beam-size", 1, "--set", "decoding.precision=fp32")
@@ -88,7 +93,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path
     """A MarianMT model with tags, `model`, and the run made of it, `run`."""
     folder = tmp_path_factory.mktemp("imported")
     options = {"num_beams": 3, "length_penalty": 0.8, "max_length": 30}
-    write_marian_mt(folder / "model", 5, tags=TAGS, **options)
+    write_marian_mt(folder / "model", 5, tags=TAGS, generation=options)
     assert seq2seq("import", folder / "model", folder / "run").exit_code == 0
     return folder
 

@@ -93,7 +93,21 @@ def test_bad_archives_are_refused(tmp_path: Path, seq2seq: Command) -> None:
 
 def test_vocabularies_are_read_as_they_are_written(tmp_path: Path) -> None:
     """Also entries that YAML takes for other types, in all styles of quoting."""
-    entries = ["</s>", "<unk>", "~", "true", "1", 'a"b', "it's", "\\", ":", "a: b", "\u2028", "=", "#"]
+    entries = [
+        "</s>",
+        "<unk>",
+        "~",
+        "true",
+        "1",
+        'a"b',
+        "it's",
+        "\\",
+        ":",
+        "a: b",
+        "\u2028",
+        "=",
+        "#",
+    ]
     path = Path("vocab.yml")
     numbered = {entry: number for number, entry in enumerate(entries)}
     double = "".join(f"{json.dumps(entry)}: {n}\n" for entry, n in numbered.items())
