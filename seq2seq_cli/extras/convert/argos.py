@@ -93,10 +93,10 @@ def read(folder: Path) -> ForeignModel:
         if (folder / "bpe.model").is_file():
             what = "bpe.model, BPE after Moses' tokenizer"
             raise refuse(folder, what, "only SentencePiece models can be read")
-        raise incomplete(folder.name, "it has no sentencepiece.model")
+        raise incomplete(Path(folder.name), "it has no sentencepiece.model")
     model = folder / "model"
     if not (model / "model.bin").is_file():
-        raise incomplete(folder.name, "it has no model/model.bin")
+        raise incomplete(Path(folder.name), "it has no model/model.bin")
     spm = read_sentencepiece(folder / "sentencepiece.model")
     found = ctranslate2.read(model, (spm, spm))
     found.decoding = {**found.decoding, **_SEARCH}

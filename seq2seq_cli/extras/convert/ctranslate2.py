@@ -1,4 +1,4 @@
-"""Reads CTranslate2 models: model.bin, config.json and vocabularies, with SentencePiece beside them.
+"""Reads CTranslate2 models: model.bin, config.json, vocabularies and SentencePiece beside them.
 
 Sources: `python/ctranslate2/specs/model_spec.py`, `src/models/model.cc` and
 `src/layers/transformer.cc` of OpenNMT/CTranslate2. V vocabulary, D d_model, F d_ff.
@@ -300,13 +300,9 @@ class _Reader:
             if not 1 <= count <= MOST_LAYERS:
                 raise incomplete(self.path, f"it lacks the layers of the {side}")
             layers[side] = count
-        found = {}
-        for name, default in (
-            ("num_heads", _SPECS[self.file.spec] or 8),
-            ("pre_norm", 1),
-            ("activation", 0),
-        ):
-            default = self.scalar(name, default)
+        found, heads = {}, _SPECS[self.file.spec] or 8
+        for name, given in (("num_heads", heads), ("pre_norm", 1), ("activation", 0)):
+            default = self.scalar(name, given)
             sides = {self.scalar(f"{side}/{name}", default) for side in ("encoder", "decoder")}
             if len(sides) > 1:
                 raise refuse(self.path, f"different {name} in encoder and decoder", "a run has one")

@@ -111,7 +111,8 @@ def vocabulary_paths(folder: Path, decoder: dict[str, Any]) -> tuple[Path, Path]
         paths = sorted({*folder.glob("*vocab.yml"), *folder.glob("*vocab.json")})
         if len(paths) != 1:
             raise UserError(
-                f"{folder} has {len(paths)} vocabularies, and no decoder.yml names one for each side"
+                f"{folder} has {len(paths)} vocabularies, and no decoder.yml names one "
+                "for each side"
             )
     for path in paths:
         if not path.is_file():
