@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.backends import load_backend
 from seq2seq_cli.decoding.requests import Request
@@ -201,5 +200,3 @@ def _compare(
 
 def _piece(pieces: Sequence[str | None], token: int | None) -> str:
     return "<unk>" if token is None else pieces[token] or "<unk>"
-
-
