@@ -162,8 +162,9 @@ class Argos(CTranslate2):
         write_json(folder / "metadata.json", metadata)
 
     def compared_search(self, decoding: DecodingConfig) -> dict[str, Any]:
-        """Argos Translate replaces unknown tokens, and has one maximum length."""
-        unlike_ours = {"max_len_factor": 0.0, "max_len_extra": self.max_positions}
+        """Argos Translate replaces unknown tokens, and outputs 1 to 256 tokens."""
+        unlike_ours: dict[str, Any] = {"max_len_factor": 0.0, "max_len_extra": self.max_positions}
+        unlike_ours["min_len_extra"] = 1
         return {"replace_unk": decoding.replace_unk, **unlike_ours}
 
     def source_ids(

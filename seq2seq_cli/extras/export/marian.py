@@ -151,6 +151,7 @@ class Marian(Format):
                     beam_size=1,
                     max_input_length=0,
                     max_decoding_length=source.longest,
+                    min_decoding_length=0,
                     suppress_sequences=never_pieces(tokenizers),
                 )[0]
                 for source in sources
