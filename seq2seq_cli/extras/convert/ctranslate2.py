@@ -1,4 +1,4 @@
-"""Reads CTranslate2 models: model.bin, config.json, vocabularies and SentencePiece beside them.
+"""Reads CTranslate2 models: model.bin, config.json, vocabularies and SentencePiece models.
 
 Sources: `python/ctranslate2/specs/model_spec.py`, `src/models/model.cc` and
 `src/layers/transformer.cc` of OpenNMT/CTranslate2. V vocabulary, D d_model, F d_ff.
@@ -60,6 +60,12 @@ _SENTENCEPIECE = (
     ("sentencepiece.model", "sentencepiece.model"),
     ("sentencepiece.bpe.model", "sentencepiece.bpe.model"),
 )
+
+
+# The linear layers of an attention by their number, and ours that are fused in each.
+_Linears = tuple[tuple[int, tuple[str, ...]], ...]
+_SELF: _Linears = ((0, ("query", "key", "value")), (1, ("output",)))
+_CROSS: _Linears = ((0, ("query",)), (1, ("key", "value")), (2, ("output",)))
 
 
 class ModelFile(NamedTuple):
@@ -418,11 +424,11 @@ class _Reader:
     ) -> None:
         theirs, ours = f"{side}/layer_{layer}", f"{side}.{layer}"
         parts = [
-            ("self_attention", "self_attention", ((0, ("query", "key", "value")), (1, ("output",))))
+            ("self_attention", "self_attention", _SELF),
+            ("attention", "cross_attention", _CROSS),
         ]
-        if side == "decoder":
-            cross = ((0, ("query",)), (1, ("key", "value")), (2, ("output",)))
-            parts.append(("attention", "cross_attention", cross))
+        if side == "encoder":
+            del parts[1]
         for their_part, part, linears in parts:
             for index, fused in linears:
                 self._linear(
@@ -556,7 +562,7 @@ def _vocabulary(
 
 
 def _sentencepiece(folder: Path) -> tuple[bytes, bytes]:
-    """Return the SentencePiece models beside the model."""
+    """Return the SentencePiece models of a folder."""
     for names in _SENTENCEPIECE:
         if all((folder / name).is_file() for name in names):
             src, tgt = (read_sentencepiece(folder / name) for name in names)
@@ -565,4 +571,4 @@ def _sentencepiece(folder: Path) -> tuple[bytes, bytes]:
     if len(found) == 1:
         return (model := read_sentencepiece(found[0])), model
     listed = ", ".join(" and ".join(dict.fromkeys(names)) for names in _SENTENCEPIECE)
-    raise UserError(f"{folder} has no SentencePiece model: put one beside model.bin ({listed})")
+    raise UserError(f"{folder} has no SentencePiece model: put one next to model.bin ({listed})")

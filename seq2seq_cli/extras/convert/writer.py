@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
 
 from seq2seq_cli.config.loader import config_yaml, load_config
-from seq2seq_cli.config.safe_yaml import Dumper
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.convert.foreign import Array, ForeignModel, Vocabulary
 from seq2seq_cli.files import write_atomic, write_json
@@ -84,7 +82,7 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
         weights["src_embedding.weight"] = weights["tgt_embedding.weight"]
     config_path = run.config
     tree = _tree(model, tokenizers, weights, is_shared=is_shared)
-    write_atomic(config_path, yaml.dump(tree, Dumper=Dumper, allow_unicode=True).encode())
+    write_json(config_path, tree)  # JSON is YAML
     config = load_config(config_path)
     save_tokenizers(run, tokenizers)
     with torch.device("meta"):
@@ -95,7 +93,10 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
     if expected != found:
         name = min(n for n in {*expected, *found} if expected.get(n) != found.get(n))
         raise UserError(f"the weights do not fit the model's options: {name} is missing or differs")
-    tensors = {n: torch.from_numpy(np.require(w, requirements=("C", "W"))) for n, w in weights.items()}
+    tensors = {
+        name: torch.from_numpy(np.require(weight, requirements=("C", "W")))
+        for name, weight in weights.items()
+    }
     save_tensors(tensors, run.model)
     write_manifest(run, config, torch.device("cpu"), None)
     write_json(run.manifest, {**read_manifest(run), "imported": dict(record)})
@@ -159,7 +160,7 @@ def _ordered(model: ForeignModel, orders: Orders) -> dict[str, Array]:
 def _rows(matrix: Array, order: Order) -> Array:
     """Return the rows in our order, zeros for those that the model lacks."""
     ids = np.array([-1 if token is None else token for token in order.ids])
-    ordered = matrix[np.maximum(ids, 0)].copy()
+    ordered: Array = matrix[np.maximum(ids, 0)].copy()
     ordered[ids < 0] = 0
     return ordered
 
