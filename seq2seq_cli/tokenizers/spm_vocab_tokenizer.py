@@ -120,6 +120,11 @@ class SpmVocabTokenizer(Tokenizer):
     def kind(self) -> TokenizerKind:
         return "spm_vocab"
 
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether pieces that SentencePiece knows are spelled with other entries."""
+        return self._entries.trimmed
+
     @classmethod
     def read(cls, model: bytes, shared_with: Tokenizer | None) -> Self:
         return cls(model, shared_with)

@@ -1,4 +1,4 @@
-"""Reads CTranslate2 models: model.bin, config.json and vocabularies, with SentencePiece beside them.
+"""Reads CTranslate2 models: model.bin, config.json, vocabularies and SentencePiece beside them.
 
 Sources: `python/ctranslate2/specs/model_spec.py`, `src/models/model.cc` and
 `src/layers/transformer.cc` of OpenNMT/CTranslate2. V vocabulary, D d_model, F d_ff.
@@ -21,8 +21,10 @@ from seq2seq_cli.extras.convert.foreign import (
     Names,
     Positions,
     Vocabulary,
+    damaged,
     fit_positions,
     fold_activation,
+    incomplete,
     marian_base,
     position_options,
     read_object,
@@ -42,6 +44,15 @@ _MOST_VARIABLES = 1 << 20
 _ACTIVATIONS = {0: ("relu", 1.0), 2: ("silu", 1.0), 3: ("gelu", 1.0), 4: ("silu", 1.702)}
 # Spec names of models for translation; older ones say the number of heads.
 _SPECS = {"TransformerSpec": None, "TransformerBase": 8, "TransformerBig": 16}
+# Features that a model may lack: variables that are 0 then.
+_FLAGS = (
+    "multi_query_attention",
+    "alibi",
+    "alibi_use_positive_positions",
+    "scale_alibi",
+    "scale_outputs",
+    "rms_norm",
+)
 _SENTENCEPIECE = (
     ("source.spm", "target.spm"),
     ("source.model", "target.model"),
@@ -82,7 +93,7 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
         len(weights.get("src_embedding.weight", weights["tgt_embedding.weight"])),
         len(weights["tgt_embedding.weight"]),
     )
-    src_pieces, tgt_pieces = _pieces(folder, sizes)
+    src_pieces, tgt_pieces = pieces_in(folder, sizes)
     is_zero = reader.starts_from_zero
     special = {name: config.get(name) or default for name, default in _TOKENS.items()}
     start = None if is_zero else _start_token(config)
@@ -156,7 +167,7 @@ class _Bytes:
     def take(self, size: int) -> memoryview:
         part = self.data[self.position : self.position + size]
         if len(part) != size:
-            raise UserError(f"{self.path} is damaged: it is cut off")
+            raise damaged(self.path, "it is cut off")
         self.position += size
         return part
 
@@ -185,15 +196,17 @@ def read_model_file(path: Path) -> ModelFile:
     for _ in range(_bounded(file, _MOST_VARIABLES)):
         alias, name = file.text(), file.text()
         if name not in variables:
-            raise UserError(f"{path} is damaged: {short(alias)} stands for no variable")
+            raise damaged(path, f"{short(alias)} stands for no variable")
         variables[alias] = variables[name]
+        if f"{name}_scale" in variables:  # CTranslate2 implies it
+            variables.setdefault(f"{alias}_scale", variables[f"{name}_scale"])
     return ModelFile(spec, version, variables)
 
 
 def _bounded(file: _Bytes, most: int) -> int:
     count = file.number("I")
     if count > most:
-        raise UserError(f"{file.path} is damaged: it says that it has {count:,} variables")
+        raise damaged(file.path, f"it says that it has {count:,} variables")
     return count
 
 
@@ -207,7 +220,7 @@ def _variable(file: _Bytes, version: int) -> NDArray[Any]:
     item = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
     num_bytes = count if version >= 4 else count * code
     if math.prod(shape) * item != num_bytes:
-        raise UserError(f"{file.path} is damaged: a variable has another size than its shape")
+        raise damaged(file.path, "a variable has another size than its shape")
     data = file.take(num_bytes)
     if dtype == "bfloat16":  # the upper half of fp32
         halves = np.frombuffer(data, "<u2").astype(np.uint32) << 16
@@ -236,7 +249,7 @@ class _Reader:
         if value is None:
             return default
         if value.size != 1:
-            raise UserError(f"{self.path} is damaged: {name} is not a number")
+            raise damaged(self.path, f"{name} is not a number")
         return float(value.reshape(-1)[0])
 
     def matrix(self, name: str, *shape: int | None) -> Array:
@@ -249,7 +262,7 @@ class _Reader:
             return weight
         scales = np.asarray(scale, np.float32).reshape(-1)
         if scales.size not in (1, len(weight)) or not (np.isfinite(scales) & (scales != 0)).all():
-            raise UserError(f"{self.path} is damaged: {name}_scale does not fit {name}")
+            raise damaged(self.path, f"{name}_scale does not fit {name}")
         return weight / scales[:, None] if scales.size > 1 else weight / scales[0]
 
     def read(self) -> tuple[dict[str, Array], dict[str, Any], Positions]:
@@ -285,15 +298,11 @@ class _Reader:
             numbers = {n.split("/")[1] for n in names if n.startswith(f"{side}/layer_")}
             count = sum(1 for n in numbers if n.removeprefix("layer_").isdigit())
             if not 1 <= count <= MOST_LAYERS:
-                raise UserError(f"{self.path} is not complete: it lacks the layers of the {side}")
+                raise incomplete(self.path, f"it lacks the layers of the {side}")
             layers[side] = count
-        found = {}
-        for name, default in (
-            ("num_heads", _SPECS[self.file.spec] or 8),
-            ("pre_norm", 1),
-            ("activation", 0),
-        ):
-            default = self.scalar(name, default)
+        found, heads = {}, _SPECS[self.file.spec] or 8
+        for name, given in (("num_heads", heads), ("pre_norm", 1), ("activation", 0)):
+            default = self.scalar(name, given)
             sides = {self.scalar(f"{side}/{name}", default) for side in ("encoder", "decoder")}
             if len(sides) > 1:
                 raise refuse(self.path, f"different {name} in encoder and decoder", "a run has one")
@@ -364,7 +373,7 @@ class _Reader:
         if value.dtype.kind in "iu":
             return math.sqrt(d_model) if factor else 1.0
         if not math.isfinite(factor):
-            raise UserError(f"{self.path} is damaged: {side}/scale_embeddings is not a number")
+            raise damaged(self.path, f"{side}/scale_embeddings is not a number")
         root = math.sqrt(d_model)
         return root if math.isclose(factor, root, rel_tol=1e-6) else factor
 
@@ -382,7 +391,7 @@ class _Reader:
             if table is None:
                 found.add(Positions(has_halves=True, base=marian_base(d_model), offset=1))
             elif table.ndim != 2 or table.shape[1] != d_model or not len(table):
-                raise UserError(f"{self.path} is damaged: its table of positions does not fit")
+                raise damaged(self.path, "its table of positions does not fit")
             else:
                 found.add(fit_positions(table, self.path))
         if len(found) > 1:
@@ -484,10 +493,12 @@ class _Reader:
             "layernorm_embedding": "an embedding norm",
             "noact": "gated feed-forward layers",
         }
-        for name in self.names.tensors:
-            if name.rsplit("/", 1)[-1] in ignored or name in (
-                "spec_revision",
-                "with_relative_position",
+        for name, value in self.names.tensors.items():
+            is_off = value.ndim == 0 and not value and name.rsplit("/", 1)[-1] in _FLAGS
+            if (
+                is_off
+                or name.rsplit("/", 1)[-1] in ignored
+                or name in ("spec_revision", "with_relative_position")
             ):
                 continue
             what = next(
@@ -497,7 +508,7 @@ class _Reader:
             raise refuse(self.path, what, "no layer here has them")
 
 
-def _pieces(folder: Path, sizes: tuple[int, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def pieces_in(folder: Path, sizes: tuple[int, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the vocabularies by id; the same object if the folder has one for both sides."""
     found = {}
     for side in ("shared", "source", "target"):
@@ -523,7 +534,7 @@ def _read_pieces(path: Path) -> tuple[str, ...]:
             text = read_bounded(path, 64 * MEBIBYTE).decode("utf-8", "replace")
         pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     if not isinstance(pieces, list) or len(pieces) > MOST_ENTRIES:
-        raise UserError(f"{path} is damaged: it is not a list of entries")
+        raise damaged(path, "it is not a list of entries")
     return tuple(str(piece) for piece in pieces)
 
 

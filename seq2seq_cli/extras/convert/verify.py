@@ -12,13 +12,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.backends import load_backend
 from seq2seq_cli.decoding.requests import Request
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert import marian
+from seq2seq_cli.extras.convert.ctranslate2 import pieces_in
 from seq2seq_cli.extras.convert.foreign import ForeignModel
 from seq2seq_cli.extras.convert.writer import Order, Orders
 from seq2seq_cli.run_folder import RunFolder
@@ -26,6 +26,7 @@ from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 
 SENTENCES = 100
+_TRIES = 10 * SENTENCES  # as some sentences may have no tokens
 _LONGEST = 40  # tokens of a sentence, and of a translation that is compared
 _BATCH = 10
 _TOLERANCE = 1e-4  # of logits in fp32
@@ -46,13 +47,15 @@ def sentences(tokenizer: Tokenizer, text: Path | None) -> list[str]:
     tag_ids = {*tokenizer.ids_of(tags)}
     ids = [i for i in range(EOS_ID + 1, len(tokenizer)) if i not in tag_ids]
     made: list[str] = []
-    for number in range(SENTENCES * bool(ids)):
+    for number in range(_TRIES * bool(ids)):
+        if len(made) == SENTENCES:
+            break
         tokens = random.choices(ids, k=random.randint(1, _LONGEST // 2))
         tag = f"{random.choice(tags)} " if tags and number % 2 else ""
         line = tokenizer.to_text(tokens)
-        if line and not line.startswith(">>"):
+        if not line.startswith(">>") and tokenizer.to_ids(line):
             made.append(tag + line)
-    return [line for line in made if tokenizer.to_ids(line)]
+    return made
 
 
 def verify_huggingface(source: Path, run: Path, orders: Orders, text: Path | None) -> str:
@@ -120,7 +123,7 @@ def _padded(rows: Sequence[Sequence[int | None]], value: int) -> Any:
 def verify_ctranslate2(
     folder: Path, model: ForeignModel, run: Path, orders: Orders, text: Path | None
 ) -> str:
-    """Compare greedy translations with CTranslate2; return what was compared, or raise UserError."""
+    """Compare greedy translations with CTranslate2's; return the result, or raise UserError."""
     translator = Translator.load(run, "cpu", ["decoding.precision=fp32"])
     return _compare(folder, model, translator, orders, text)
 
@@ -166,24 +169,26 @@ def _compare(
     lines = sentences(tokenizers.src, text)
     tag = tokenizers.src.tag_ids(translator.config.decoding.tag)  # CTranslate2 puts it there
     sources = [ids[: _LONGEST - 1] for ids in tokenizers.src.to_ids_batch(lines)]
-    requests = [Request((*tag, *ids, EOS_ID), _LONGEST) for ids in sources]
+    requests = [Request([*tag, *ids, EOS_ID], _LONGEST) for ids in sources]
     options = DecodingConfig(beam_size=1, max_len_factor=0.0, max_len_extra=_LONGEST)
     found = translator.backend.search(requests, options, tokenizers.tgt)
     never = [orders.tgt.ids[i] for i in (PAD_ID, UNK_ID, BOS_ID)] + [model.tgt.pad]
     if orders.tgt.is_start_copied:
         never.remove(model.tgt.start)
+    # CTranslate2 may have read names of entries differently, but its ids are the same.
+    sizes = len(model.src.pieces), len(model.tgt.pieces)
+    src_pieces, tgt_pieces = pieces_in(folder, sizes)
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
     results = engine.translate_batch(
-        [[_piece(model.src.pieces, orders.src.ids[i]) for i in ids] for ids in sources],
+        [[_piece(src_pieces, orders.src.ids[i]) for i in ids] for ids in sources],
         beam_size=1,
         max_input_length=0,
         max_decoding_length=_LONGEST,
-        suppress_sequences=[
-            [_piece(model.tgt.pieces, i)] for i in dict.fromkeys(never) if i is not None
-        ],
+        min_decoding_length=0,
+        suppress_sequences=[[_piece(tgt_pieces, i)] for i in dict.fromkeys(never) if i is not None],
     )
     expected = [result.hypotheses[0] for result in results]
-    ours = [[_piece(model.tgt.pieces, orders.tgt.ids[i]) for i in best.ids] for best, *_ in found]
+    ours = [[_piece(tgt_pieces, orders.tgt.ids[i]) for i in best.ids] for best, *_ in found]
     num_equal = sum(a == b for a, b in zip(ours, expected, strict=True))
     if num_equal < _SHARE_EQUAL * len(lines):
         raise UserError(

@@ -21,8 +21,9 @@ from seq2seq_cli.config.languages import LanguagePair, language_name, languages_
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import SUBWORDS
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, source_vocabulary
-from seq2seq_cli.extras.export.format import Source
+from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, ids_in, source_vocabulary
+from seq2seq_cli.extras.export.format import Source, is_imported
+from seq2seq_cli.extras.export.vocabularies import processor_of, spm_of
 from seq2seq_cli.files import fsync, read_json, write_atomic, write_json
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID, UNK_ID, Tokenizers
 
@@ -147,7 +148,8 @@ class Argos(CTranslate2):
         never = (PAD_ID, BOS_ID) if decoding.replace_unk else (PAD_ID, BOS_ID, UNK_ID)
         first_piece, path = next(iter(pieces), None), folder / _MODEL
         write_weights(translator.model, tokenizers, path, first_piece=first_piece, never=never)
-        write_atomic(folder / _TOKENIZER, with_quoting(tokenizers.src.model))
+        own = spm_of(tokenizers)[0] if is_imported(tokenizers) else None
+        write_atomic(folder / _TOKENIZER, own or with_quoting(tokenizers.src.model))
         src, tgt = _languages(translator.config)
         metadata = {
             "package_version": "1.0",
@@ -160,18 +162,26 @@ class Argos(CTranslate2):
         write_json(folder / "metadata.json", metadata)
 
     def compared_search(self, decoding: DecodingConfig) -> dict[str, Any]:
-        """Argos Translate replaces unknown tokens, and has one maximum length."""
-        unlike_ours = {"max_len_factor": 0.0, "max_len_extra": self.max_positions}
+        """Argos Translate replaces unknown tokens, and outputs 1 to 256 tokens."""
+        unlike_ours: dict[str, Any] = {"max_len_factor": 0.0, "max_len_extra": self.max_positions}
+        unlike_ours["min_len_extra"] = 1
         return {"replace_unk": decoding.replace_unk, **unlike_ours}
 
-    def source_ids(self, folder: Path, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of lines in CTranslate2's vocabulary, as Argos Translate splits them."""
-        ids = source_vocabulary(folder / _MODEL)
-        unknown = ids[read_json(folder / _MODEL / "config.json")["unk_token"]]
+    def source_ids(
+        self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
+    ) -> list[list[int]]:
+        """Return the ids here of lines as Argos Translate splits them, for CTranslate2."""
+        known = ids_in(source_vocabulary(folder / _MODEL))
+        unknown = read_json(folder / _MODEL / "config.json")["unk_token"]
         split = _pieces(_processor(folder), lines)
-        return [[ids.get(piece, unknown) for piece in pieces] for pieces in split]
+        return [
+            tokenizers.src.ids_of([piece if piece in known else unknown for piece in pieces])
+            for pieces in split
+        ]
 
-    def translate(self, folder: Path, sources: Sequence[Source]) -> list[str]:
+    def translate(
+        self, folder: Path, sources: Sequence[Source], tokenizers: Tokenizers
+    ) -> list[str]:
         """Return translations as text, computed as Argos Translate does."""
         from ctranslate2 import Translator
 
@@ -203,9 +213,7 @@ def _code_of(language: str) -> str:
 
 
 def _processor(folder: Path) -> Any:
-    from sentencepiece import SentencePieceProcessor
-
-    return SentencePieceProcessor(model_file=str(folder / _TOKENIZER))
+    return processor_of(folder / _TOKENIZER)
 
 
 def _pieces(processor: Any, lines: Iterable[str]) -> list[list[str]]:

@@ -28,7 +28,8 @@ def _known_format(name: str) -> str:
     epilog="**Examples**\n\n"
     "seq2seq export runs/quickstart --format ctranslate2 --output runs/quickstart-ct2\n\n"
     "seq2seq export runs/quickstart --format huggingface --output runs/quickstart-hf\n\n"
-    "seq2seq export runs/quickstart --format argos --output quickstart.argosmodel"
+    "seq2seq export runs/quickstart --format argos --output quickstart.argosmodel\n\n"
+    "seq2seq export runs/imported --format marian --output runs/imported-marian"
 )
 def export(
     run_dir: RunDir,

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.extras.export.format import SIZES_AND_DROPOUT, Format, Source, length_limits
+from seq2seq_cli.extras.export.format import (
+    SIZES_AND_DROPOUT,
+    Format,
+    Source,
+    is_imported,
+    length_limits,
+)
+from seq2seq_cli.extras.export.vocabularies import SOURCE_SPM, TARGET_SPM, split_ids, write_spm
 from seq2seq_cli.files import read_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import (
@@ -29,8 +36,8 @@ translator = ctranslate2.Translator(".")
 
 
 def translate(line):
-    line = " ".join(line.split()).replace("▁", "\\ufdd0")
-    pieces = [src.id_to_piece(i) for i in src.encode(line)]
+    line = {line}
+    pieces = {pieces}
     if not pieces:
         return ""
     results = translator.translate_batch(
@@ -41,7 +48,7 @@ def translate(line):
         suppress_sequences={never},
         {options},
     )
-    return " ".join(tgt.decode(results[0].hypotheses[0]).split()).replace("\\ufdd0", "▁")
+    return {text}
 
 
 print(translate("a sentence"))
@@ -49,6 +56,20 @@ print(translate("a sentence"))
 
 Run this in the folder, and translate one sentence at a time, as in the training text.
 {notes}"""
+
+
+# What `translate` does before and after CTranslate2: with vocabularies that were learned here, in
+# which ▁ is quoted, and with imported ones.
+_LEARNED = {
+    "line": '" ".join(line.split()).replace("▁", "\\ufdd0")',
+    "pieces": "[src.id_to_piece(i) for i in src.encode(line)]",
+    "text": '" ".join(tgt.decode(results[0].hypotheses[0]).split()).replace("\\ufdd0", "▁")',
+}
+_IMPORTED = {
+    "line": '" ".join(line.split())',
+    "pieces": "src.encode(line, out_type=str)",
+    "text": '" ".join(tgt.decode(results[0].hypotheses[0]).split())',
+}
 
 
 class CTranslate2(Format):
@@ -59,18 +80,14 @@ class CTranslate2(Format):
     max_positions = 4_096  # size of the table of positional encodings
     model_options: ClassVar = {
         **SIZES_AND_DROPOUT,
-        **dict.fromkeys(("attention_bias", "tie_embeddings", "embedding_scale")),
+        **dict.fromkeys(("attention_bias", "tie_embeddings", "embedding_scale", "output_bias")),
+        **dict.fromkeys(("position_base", "position_offset", "norm_epsilon", "source_eos")),
         "feature_positions": None,  # `limits` looks at features
         "norm": ("pre", "post"),
-        "activation": ("relu", "gelu"),
+        "activation": ("relu", "gelu", "silu"),
         "attention_scale": ("sqrt", "none", "temperature"),
         "positions": ("sinusoidal", "rotary"),
         "rotary_cross_attention": (False,),
-        "position_base": (10_000.0,),
-        "position_offset": (0,),
-        "norm_epsilon": (1e-5,),
-        "output_bias": (False,),
-        "source_eos": (True,),
     }
     search_options: ClassVar = {
         "beam_size": "beam_size",
@@ -92,15 +109,20 @@ class CTranslate2(Format):
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
         """Return code that uses the model with the run's search options."""
-        paths = RunFolder(Path()).new_tokenizer_paths(is_one=tokenizers.src is tokenizers.tgt)
+        names, code = (SOURCE_SPM, TARGET_SPM), _IMPORTED
+        if not is_imported(tokenizers):
+            is_one = tokenizers.src is tokenizers.tgt
+            paths = RunFolder(Path()).new_tokenizer_paths(is_one=is_one)
+            names, code = (paths[0].name, paths[1].name), _LEARNED
         options = {"beam_size": 1} | self.search_of(config.decoding)
         if config.decoding.sampling:
             options = {"sampling_topk": 0} | options  # sample from all tokens
         return _USAGE.format(
-            src=f'"{paths[0].name}"',
-            tgt=f'"{paths[1].name}"',
+            **code,
+            src=f'"{names[0]}"',
+            tgt=f'"{names[1]}"',
             **length_limits(config.decoding, "len(pieces)"),
-            never=_never(tokenizers),
+            never=never_pieces(tokenizers),
             options=", ".join(f"{name}={value}" for name, value in options.items()),
             notes=self.notes(config, tokenizers),
         )
@@ -111,18 +133,28 @@ class CTranslate2(Format):
         from seq2seq_cli.extras.export.ctranslate2_weights import write_weights
 
         write_weights(translator.model, translator.tokenizers, folder)
-        save_tokenizers(RunFolder(folder), translator.tokenizers)
+        if is_imported(translator.tokenizers):
+            write_spm(translator.tokenizers, folder)
+        else:
+            save_tokenizers(RunFolder(folder), translator.tokenizers)
 
-    def source_ids(self, folder: Path, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of lines in CTranslate2's own vocabulary."""
-        (src, _), ids = _tokenizers(folder), source_vocabulary(folder)
+    def source_ids(
+        self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
+    ) -> list[list[int]]:
+        """Return the ids here of lines in CTranslate2's own vocabulary."""
+        vocabulary = source_vocabulary(folder)
+        if is_imported(tokenizers):
+            found = split_ids(folder, vocabulary, lines)
+            return [tokenizers.src.ids_of([vocabulary[i] for i in ids]) for ids in found]
+        (src, _), ids = _tokenizers(folder), ids_in(vocabulary)
         return [[ids[piece] for piece in src.pieces_of(src.to_ids(line))] for line in lines]
 
-    def translate(self, folder: Path, sources: Sequence[Source]) -> list[str]:
+    def translate(
+        self, folder: Path, sources: Sequence[Source], tokenizers: Tokenizers
+    ) -> list[str]:
         """Return the pieces of translations, computed one by one."""
         import ctranslate2
 
-        tokenizers = _tokenizers(folder)
         translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
         results = [
             translator.translate_batch(
@@ -131,17 +163,22 @@ class CTranslate2(Format):
                 max_input_length=0,
                 max_decoding_length=source.longest,
                 min_decoding_length=0,
-                suppress_sequences=_never(tokenizers),
+                suppress_sequences=never_pieces(tokenizers),
             )[0]
             for source in sources
         ]
         return [" ".join(result.hypotheses[0]) for result in results]
 
 
-def source_vocabulary(folder: Path) -> dict[str, int]:
-    """Return the ids of a model's source pieces."""
+def source_vocabulary(folder: Path) -> list[str]:
+    """Return a model's source pieces."""
     shared, separate = folder / "shared_vocabulary.json", folder / "source_vocabulary.json"
-    vocabulary = read_json(shared if shared.exists() else separate)
+    pieces: list[str] = read_json(shared if shared.exists() else separate)
+    return pieces
+
+
+def ids_in(vocabulary: Sequence[str]) -> dict[str, int]:
+    """Return the ids of a vocabulary's pieces."""
     return {piece: number for number, piece in enumerate(vocabulary)}
 
 
@@ -150,9 +187,14 @@ def _tokenizers(folder: Path) -> Tokenizers:
     return Tokenizers(*map(Tokenizer.load, paths))
 
 
-def _never(tokenizers: Tokenizers) -> list[list[str]]:
-    """Return the tokens that no translation contains, as CTranslate2 expects them."""
-    return [[piece] for piece in tokenizers.tgt.pieces_of([PAD_ID, UNK_ID, BOS_ID])]
+def never_pieces(tokenizers: Tokenizers) -> list[list[str]]:
+    """Return the tokens that no translation contains, as CTranslate2 expects them.
+
+    Imported models have no PAD there, and perhaps a start token, which their weights make
+    impossible.
+    """
+    never = [UNK_ID] if is_imported(tokenizers) else [PAD_ID, UNK_ID, BOS_ID]
+    return [[piece] for piece in tokenizers.tgt.pieces_of(never)]
 
 
 FORMAT = CTranslate2()

@@ -9,14 +9,19 @@ import torch
 from ctranslate2 import specs
 from torch import Tensor, nn
 
-from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2
-from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
+from seq2seq_cli.extras.export.format import is_imported
+from seq2seq_cli.extras.export.vocabularies import Rows, all_rows, ctranslate2_rows, names_of
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizers
 
-_ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU"}  # by CTranslate2's names
+_ACTIVATIONS: dict[Activation, str] = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "silu": "SWISH",
+}  # by CTranslate2's names
 _IMPOSSIBLE = -10_000.0  # added to a logit; the exponential of it is zero
 
 
@@ -38,38 +43,62 @@ def write_weights(
         "pre_norm": options.norm == "pre",
         "activation": getattr(specs.common_spec.Activation, _ACTIVATIONS[options.activation]),
         "rotary_dim": options.d_model // options.heads if options.positions == "rotary" else None,
+        "rotary_base": options.position_base,
     }
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(options.layers.encoder, **shape),
         specs.TransformerDecoderSpec(options.layers.decoder, **shape),
     )
-    _fill_side(spec.encoder, model.encoder, model.encoder_norm, options)
-    _fill_side(spec.decoder, model.decoder, model.decoder_norm, options)
-    spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight)
-    spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight)
-    _fill_linear(spec.decoder.projection, model.projection)
-    if never:
-        bias = np.zeros(len(tokenizers.tgt), np.float32)
+    _fill_side(spec.encoder, model.encoder, model.encoder_norm, model)
+    _fill_side(spec.decoder, model.decoder, model.decoder_norm, model)
+    rows = _rows(model, tokenizers)
+    src_rows, tgt_rows = map(list, rows)
+    spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight[src_rows])
+    spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight[tgt_rows])
+    spec.decoder.start_from_zero_embedding = BOS_ID not in rows.tgt
+    if is_imported(tokenizers):
+        never = [*never, BOS_ID]
+    projection, output = spec.decoder.projection, model.projection
+    projection.weight = _array(output.weight[tgt_rows])
+    if never or output.bias is not None:
+        bias = (
+            np.zeros(len(tokenizers.tgt), np.float32)
+            if output.bias is None
+            else _array(output.bias)
+        )
         bias[list(never)] = _IMPOSSIBLE
-        spec.decoder.projection.bias = bias
-    pieces = tokenizers.tgt.pieces()
-    spec.register_source_vocabulary(tokenizers.src.pieces())
+        projection.bias = bias[tgt_rows]
+    pieces = names_of(tokenizers.tgt, rows.tgt)
+    spec.register_source_vocabulary(names_of(tokenizers.src, rows.src))
     spec.register_target_vocabulary(pieces)
-    spec.config.unk_token, spec.config.bos_token = pieces[UNK_ID], first_piece or pieces[BOS_ID]
-    spec.config.eos_token = pieces[EOS_ID]
-    spec.config.decoder_start_token = pieces[BOS_ID]
-    spec.config.add_source_bos, spec.config.add_source_eos = first_piece is not None, True
+    unk, bos, eos = tokenizers.tgt.pieces_of([UNK_ID, BOS_ID, EOS_ID])
+    start = bos if BOS_ID in rows.tgt else eos  # any entry: the decoder gets a zero vector
+    spec.config.unk_token, spec.config.bos_token = unk, first_piece or start
+    spec.config.eos_token, spec.config.decoder_start_token = eos, start
+    spec.config.layer_norm_epsilon = options.norm_epsilon
+    spec.config.add_source_bos = first_piece is not None
+    spec.config.add_source_eos = options.source_eos
     spec.validate()
     spec.optimize()
     folder.mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
 
 
-def _fill_side(side: Any, layers: nn.ModuleList, norm: nn.Module, config: ModelConfig) -> None:
+def _rows(model: Transformer, tokenizers: Tokenizers) -> Rows:
+    """Return the rows to write: all, or as imported models have them, if the vocabulary was."""
+    if is_imported(tokenizers):
+        return ctranslate2_rows(
+            tokenizers, has_start=bool(model.tgt_embedding.weight[BOS_ID].any())
+        )
+    return all_rows(tokenizers)
+
+
+def _fill_side(side: Any, layers: nn.ModuleList, norm: nn.Module, model: Transformer) -> None:
+    config = model.config
     side.scale_embeddings = config.embedding_scale
-    if config.positions == "sinusoidal":
-        encodings = sinusoidal_positions(0, CTranslate2.max_positions, config.d_model)
-        side.position_encodings.encodings = encodings.numpy()
+    encodings = model.position_vectors(0, CTranslate2.max_positions)
+    if encodings is not None:
+        side.position_encodings.encodings = _array(encodings)
     elif hasattr(side, "position_encodings"):  # not used, but required by the specification
         side.position_encodings.encodings = np.zeros((1, config.d_model), np.float32)
     if not isinstance(norm, nn.Identity):

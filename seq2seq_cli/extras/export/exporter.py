@@ -4,6 +4,7 @@ import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.languages import languages_from_option
@@ -14,16 +15,20 @@ from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.evaluation import located
-from seq2seq_cli.extras.export.format import Format, Source
+from seq2seq_cli.extras.export.format import Format, Source, is_imported
 from seq2seq_cli.extras.export.limits import format_named, unsupported
 from seq2seq_cli.extras.export.model_card import model_card
+from seq2seq_cli.extras.export.vocabularies import lines_for
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.text.quoting import normalize_spaces
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer
 
 logger = logging.getLogger(__name__)
 
 _LINES_TO_COMPARE = 200
+_MADE_UP, _LONGEST_MADE_UP = 40, 20  # lines, and tokens of their translations
 _SHARE_EQUAL = 0.97  # of translations; fp32 sums in another order occasionally change a token
 
 # Lines that are difficult for tokenizers; their ids are compared in every export.
@@ -65,7 +70,7 @@ def export(
     translator.config = _with_languages(translator.config, langs)
     config, tokenizers = translator.config, translator.tokenizers
     reason = unsupported(format_name, config, tokenizers)
-    if reason := reason or target.capabilities().missing(translator.model):
+    if reason := reason or target.limits_of_run(translator):
         raise UserError(f"--format {format_name} does not support this model: {reason}")
     target.require(config)
     run, usage = RunFolder(run_dir), target.usage(config, tokenizers)
@@ -96,34 +101,49 @@ def _compare(target: Format, translator: Translator, run_dir: Path, folder: Path
     Raises UserError if a line has other ids there, or if too many translations differ.
     """
     config, tokenizers = translator.config, translator.tokenizers
-    inputs = _validation_inputs(translator, run_dir)
-    lines = [*DIFFICULT_LINES, *(line.text for line in inputs)]
-    known = tokenizers.src.to_ids_batch(lines), target.source_ids(folder, lines)
+    inputs, kind = _validation_inputs(translator, run_dir), "validation"
+    if not inputs and is_imported(tokenizers):
+        inputs, kind = _made_up_inputs(tokenizers.src), "made-up"
+    lines = lines_for(tokenizers, [*DIFFICULT_LINES, *(line.text for line in inputs)])
+    known = tokenizers.src.to_ids_batch(lines), target.source_ids(folder, lines, tokenizers)
     for text, our_ids, their_ids in zip(lines, *known, strict=True):
         if our_ids != their_ids:
             raise UserError(
                 f"the export has other tokens than the run for the line {short(text)!r}"
             )
-    compared = _comparable(target, translator, inputs)
+    names = ("max_len_factor", "max_len_extra", "tokens_per_batch", "tag")  # else greedy search
+    options = {name: getattr(config.decoding, name) for name in names}
+    if kind == "made-up":  # translations of which may never end
+        options |= {"max_len_factor": 0.0, "max_len_extra": _LONGEST_MADE_UP}
+    compared = _comparable(target, translator, inputs, DecodingConfig(**options))
     if not compared:
         return "there are no validation lines to compare translations of"
     inputs, sources = map(list, zip(*compared, strict=True))
-    names = ("max_len_factor", "max_len_extra", "tokens_per_batch", "tag")  # else greedy search
-    options = {name: getattr(config.decoding, name) for name in names}
     options |= target.compared_search(config.decoding)
     config = config.model_copy(update={"decoding": DecodingConfig(**options)})
-    greedy = Translator(translator.model, tokenizers, config, statistics=translator.statistics)
+    model = target.compared_model(translator.model)
+    greedy = Translator(model, tokenizers, config, statistics=translator.statistics)
     ours = greedy.search(inputs, report=lambda cuts: None)
-    theirs = target.translate(folder, sources)
+    theirs = target.translate(folder, sources, tokenizers)
     equal = sum(a == target.shown(b[0]) for a, b in zip(theirs, ours, strict=True))
-    report = f"{equal} of {len(inputs)} greedy translations of validation lines are equal"
+    report = f"{equal} of {len(inputs)} greedy translations of {kind} lines are equal"
     if equal < _SHARE_EQUAL * len(inputs):
         raise UserError(f"the export does not translate as the run does: {report}")
     return report
 
 
+def _made_up_inputs(tokenizer: Tokenizer) -> list[TranslationInput]:
+    """Return lines of random entries, for imported models, which have no validation text."""
+    random, inner = Random(1), range(EOS_ID + 1, len(tokenizer))
+    ids = (random.choices(inner, k=random.randint(1, 12)) for _ in range(_MADE_UP))
+    return [TranslationInput(normalize_spaces(tokenizer.to_text(line))) for line in ids]
+
+
 def _comparable(
-    target: Format, translator: Translator, inputs: Sequence[TranslationInput]
+    target: Format,
+    translator: Translator,
+    inputs: Sequence[TranslationInput],
+    decoding: DecodingConfig,
 ) -> list[tuple[TranslationInput, Source]]:
     """Return inputs with what other programs translate.
 
@@ -138,9 +158,10 @@ def _comparable(
     for line, segments in zip(inputs, translator.cut(inputs)[0], strict=True):
         if len(segments) == 1:
             ids = segments[0].src_ids
-            longest = config.decoding.max_length(len(ids))
+            longest = decoding.max_length(len(ids))
             if max(len(ids), longest) < limit:
-                compared.append((line, Source(line.text, ids, longest)))
+                (text,) = lines_for(translator.tokenizers, [line.text])
+                compared.append((line, Source(text, ids, longest)))
     return compared
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from seq2seq_cli.decoding.requests import Ids
     from seq2seq_cli.decoding.translation import Translation
     from seq2seq_cli.decoding.translator import Translator
+    from seq2seq_cli.model.transformer import Transformer
 
 # Options that do not change what a translation is, and the options that `length_limits` uses.
 _NOT_SEARCH = ("precision", "engine", "tokens_per_batch", "n_best", "seed", "sampling", "tag")
@@ -46,6 +47,7 @@ class Format(ABC):
     library: ClassVar[str]  # that reads it, by its name on the Hugging Face hub
     max_positions: ClassVar[int]  # of a source with EOS, and of a target with BOS
     needs_sentencepiece: ClassVar[bool] = False  # on both sides
+    is_for_imported: ClassVar[bool] = False  # whether it knows imported vocabularies only
     has_tags: ClassVar[bool] = True  # whether every source may have a tag of its own
     # The options of section `model` that it knows, with their values; None stands for all values.
     # Options that are not here are unknown.
@@ -59,7 +61,7 @@ class Format(ABC):
         """Return the reason why the format cannot represent a model of this config, or None."""
         kinds = (config.tokenizer.kind.src, config.tokenizer.kind.tgt)
         other = [kind for kind in kinds if not TOKENIZER_KINDS[kind].is_sentencepiece]
-        if self.needs_sentencepiece and other:
+        if self.needs_sentencepiece and other and not has_imported_kind(config):
             return f"tokenizer.kind {other[0]} is not SentencePiece's"
         for name, value in config.model:
             known = self.model_options.get(name, ())
@@ -69,11 +71,22 @@ class Format(ABC):
 
     def capabilities(self) -> "Capabilities":
         """Return which modules `write` can write; a model with others is refused."""
-        from torch import nn
-
         from seq2seq_cli.decoding.engines.capabilities import MODULES, Capabilities
+        from seq2seq_cli.model.layers import ACTIVATIONS
 
-        return Capabilities(MODULES, activations=(nn.ReLU, nn.GELU))
+        known = self.model_options["activation"] or ()
+        modules = [type(make()) for name, make in ACTIVATIONS.items() if name in known]
+        return Capabilities(MODULES, modules)
+
+    def limits_of_run(self, translator: "Translator") -> str | None:
+        """Return the reason why the format cannot represent these weights or vocabularies."""
+        from seq2seq_cli.extras.export.vocabularies import trimmed
+
+        return trimmed(translator.tokenizers) or self.capabilities().missing(translator.model)
+
+    def compared_model(self, model: "Transformer") -> "Transformer":
+        """Return the model whose translations the other program gives."""
+        return model
 
     @abstractmethod
     def write(self, translator: "Translator", folder: Path) -> None:
@@ -84,11 +97,15 @@ class Format(ABC):
         """Return code for the README that uses the model, and what it cannot do."""
 
     @abstractmethod
-    def source_ids(self, folder: Path, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of lines according to the other program, without EOS."""
+    def source_ids(
+        self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
+    ) -> list[list[int]]:
+        """Return the ids here of what the other program makes of lines, without EOS."""
 
     @abstractmethod
-    def translate(self, folder: Path, sources: Sequence[Source]) -> list[str]:
+    def translate(
+        self, folder: Path, sources: Sequence[Source], tokenizers: Tokenizers
+    ) -> list[str]:
         """Return greedy translations by the other program in fp32, in the form of `shown`."""
 
     def shown(self, translation: "Translation") -> str:
@@ -132,6 +149,16 @@ class Format(ABC):
         if features := ", ".join(f"`{symbol}`" for symbol in tokenizers.src.features):
             notes += f"\nThe model knows features of a source: {features}. {self.feature_usage}\n"
         return notes
+
+
+def has_imported_kind(config: Config) -> bool:
+    """Return True if both vocabularies were imported with a model."""
+    return config.tokenizer.kind.src == config.tokenizer.kind.tgt == "spm_vocab"
+
+
+def is_imported(tokenizers: Tokenizers) -> bool:
+    """Return True if both vocabularies were imported with a model."""
+    return all(tokenizer.kind == "spm_vocab" for tokenizer in tokenizers)
 
 
 def length_limits(options: DecodingConfig, length: str) -> dict[str, str]:

@@ -6,15 +6,18 @@ normalization, `tokenizers` may lose a combining mark that has no composed form 
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export.sentencepiece_rules import WHITE_SPACE
+from seq2seq_cli.extras.export.vocabularies import Rows, names_of, write_spm
+from seq2seq_cli.files import write_json
 from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
-from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer, Tokenizers
 
 _NORMAL = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL  # type: ignore[attr-defined]
 _STAND_IN, _QUOTE = "\ufdd2", "\ufdd3"  # stand for these characters temporarily
@@ -71,6 +74,36 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
         clean_up_tokenization_spaces=False,
         return_token_type_ids=False,
     )
+
+
+def write_marian_tokenizer(
+    tokenizers: Tokenizers,
+    rows: Rows,
+    folder: Path,
+    max_length: int,
+    languages: Mapping[str, str],
+) -> None:
+    """Write the files of transformers' MarianTokenizer, for the vocabularies of imported models."""
+    write_spm(tokenizers, folder)
+    tables = [
+        {name: number for number, name in enumerate(names_of(tokenizer, ids, start="<pad>"))}
+        for tokenizer, ids in zip(tokenizers, rows, strict=True)
+    ]
+    write_json(folder / "vocab.json", tables[0])
+    if not tokenizers.is_shared:
+        write_json(folder / "target_vocab.json", tables[1])
+    options = {
+        "tokenizer_class": "MarianTokenizer",
+        **languages,
+        "separate_vocabs": not tokenizers.is_shared,
+        "model_max_length": max_length,
+        "unk_token": "<unk>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "split_special_tokens": True,  # their names in a text are text
+        "clean_up_tokenization_spaces": False,
+    }
+    write_json(folder / "tokenizer_config.json", options)
 
 
 def _model(proto: Any, names: list[str], has_symbols: bool) -> Any:

@@ -7,23 +7,41 @@ dimensions of every vector between layers are permuted: first the even ones, the
 import torch
 from torch import Tensor, nn
 
+from seq2seq_cli.extras.export.vocabularies import Rows
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 
 
-def weights(model: Transformer) -> dict[str, Tensor]:
+def weights(model: Transformer, rows: Rows, num_positions: int) -> dict[str, Tensor]:
     """Return the weights by their names in both architectures, without a scale of embeddings.
 
     The embeddings hold the scale, and the last norm its inverse, for the projection that is tied to
     them. With `scale_embedding: true`, the decoder of these architectures scales the embeddings
     that a program passes in place of ids, while the encoder does not. inseq passes embeddings that
     it has scaled itself to both, so the decoder would scale twice.
+
+    `rows`: the vocabularies in their order. A table of `num_positions` positions is among the
+    weights if transformers would compute another one.
     """
-    d_model = model.projection.in_features
-    order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
-    named = {"model.shared.weight": model.tgt_embedding.weight[:, order] * model.scale}
-    named["final_logits_bias"] = torch.zeros(1, model.projection.out_features)
+    options, projection = model.config, model.projection
+    order = torch.cat([torch.arange(0, options.d_model, 2), torch.arange(1, options.d_model, 2)])
+    src, tgt = (
+        part.weight[list(some)][:, order] * model.scale
+        for part, some in zip((model.src_embedding, model.tgt_embedding), rows, strict=True)
+    )
+    named = {"model.encoder.embed_tokens.weight": src, "model.decoder.embed_tokens.weight": tgt}
+    if model.src_embedding is model.tgt_embedding:
+        named = {"model.shared.weight": tgt}
+    if not options.tie_embeddings:
+        named["lm_head.weight"] = projection.weight[list(rows.tgt)][:, order]
+    bias = torch.zeros(len(tgt)) if projection.bias is None else projection.bias[list(rows.tgt)]
+    named["final_logits_bias"] = bias[None]
+    if (options.position_base, options.position_offset) != (10_000, 0):
+        table_TD = model.position_vectors(0, num_positions)
+        assert table_TD is not None
+        for side in ("encoder", "decoder"):
+            named[f"model.{side}.embed_positions.weight"] = table_TD[:, order].clone()
     for side, layers, norm in (
         ("encoder", model.encoder, model.encoder_norm),
         ("decoder", model.decoder, model.decoder_norm),
@@ -44,6 +62,8 @@ def weights(model: Transformer) -> dict[str, Tensor]:
             named |= _linear(f"{name}.fc1", expand.weight[:, order], expand.bias)
             named |= _linear(f"{name}.fc2", contract.weight[order], contract.bias[order])
             named |= _norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm, order)
+    if not options.tie_embeddings:
+        return named
     last_norm = "model.decoder.layer_norm"
     if isinstance(model.decoder_norm, nn.Identity):
         last_norm = f"model.decoder.layers.{len(model.decoder) - 1}.final_layer_norm"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from seq2seq_cli.extras.export.format import Format
     from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
-FORMATS = ("ctranslate2", "huggingface", "argos")  # by --format; each is a module of this folder
+FORMATS = ("ctranslate2", "huggingface", "argos", "marian")  # each is a module of this folder
 
 
 def format_named(name: str) -> "Format":
@@ -34,8 +34,13 @@ def unsupported(name: str, config: "Config", tokenizers: "Tokenizers | None" = N
 
 
 def exports(config: "Config", tokenizers: "Tokenizers | None" = None) -> dict[str, str | None]:
-    """Return for every format the reason why it cannot represent the model, or None."""
-    return {name: unsupported(name, config, tokenizers) for name in FORMATS}
+    """Return for every format the reason why it cannot represent the model, or None.
+
+    Formats for imported vocabularies are left out if the model has learned its own.
+    """
+    kind = config.tokenizer.kind.src if tokenizers is None else tokenizers.src.kind
+    names = [n for n in FORMATS if kind == "spm_vocab" or not format_named(n).is_for_imported]
+    return {name: unsupported(name, config, tokenizers) for name in names}
 
 
 def exports_text(reasons: dict[str, str | None]) -> str:

@@ -8,7 +8,9 @@ from small_models import build
 from torch import nn
 
 from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.config.text import Kinds
 from seq2seq_cli.extras.export.limits import FORMATS, exports, format_named
+from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.model import layers
 
 
@@ -30,9 +32,18 @@ def config_of(**options: object) -> Config:
     )
 
 
+def imported(**options: object) -> Config:
+    """The config of an imported model with Marian's positions, which every format knows."""
+    defaults = {"position_base": marian_base(ModelConfig().d_model), "norm": "post"}
+    config = config_of(**(defaults | options))
+    kinds = Kinds(src="spm_vocab", tgt="spm_vocab")
+    tokenizer = config.tokenizer.model_copy(update={"kind": kinds})
+    return config.model_copy(update={"tokenizer": tokenizer})
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_unknown_option_or_value_is_refused(name):
-    target, config = format_named(name), config_of(tie_embeddings=True)
+    target, config = format_named(name), imported()
     assert target.limits(config) is None
     new = config.model_copy(update={"model": WithNewOption(**dict(config.model))})
     assert target.limits(new) == "model.distances is relative"
@@ -47,9 +58,8 @@ def test_an_unknown_option_or_value_is_refused(name):
     [
         ("decoder_norm", NewNorm(16), "decoder_norm is NewNorm"),
         ("encoder.0.feed_forward_residual.norm", nn.RMSNorm(16), "norm is RMSNorm"),
-        ("decoder.1.feed_forward.activation", nn.SiLU(), "activation is SiLU"),
-        ("encoder.0.feed_forward.activation", nn.GELU("tanh"), "approximated by tanh"),
-        ("encoder.1.feed_forward.activation", nn.GELU(), "layers differ in activation"),
+        ("decoder.1.feed_forward.activation", nn.ELU(), "activation is ELU"),
+        ("encoder.1.feed_forward.activation", nn.SiLU(), "layers differ in activation"),
         ("decoder_norm", nn.LayerNorm(16, bias=False), "decoder_norm has no weight or no bias"),
     ],
 )
@@ -59,6 +69,48 @@ def test_an_unknown_module_is_refused(name, place, module, reason):
     assert known.missing(model) is None
     model.set_submodule(place, module)
     assert reason in str(known.missing(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [(name, "approximated by tanh") for name in FORMATS if name != "marian"]
+    + [("marian", "activation is GELU")],  # its own is x · sigmoid(1.702 x)
+)
+def test_another_gelu_is_refused(name, reason):
+    model = build(0, vocabulary=70, tie_embeddings=True)
+    for layer in [*model.encoder, *model.decoder]:
+        layer.feed_forward.activation = nn.GELU("tanh")
+    assert reason in str(format_named(name).capabilities().missing(model))
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({"activation": "silu", "output_bias": True, "norm_epsilon": 1e-9}, {}),
+        ({"tie_embeddings": False}, {}),
+        ({"norm": "pre"}, {}),
+        ({"norm": "pre", "tie_embeddings": False}, {"huggingface": "model.tie_embeddings"}),
+        ({"source_eos": False}, {"huggingface": "source_eos", "marian": "source_eos"}),
+        ({"norm_epsilon": 1e-4}, {"huggingface": "norm_epsilon", "marian": "norm_epsilon"}),
+        ({"activation": "gelu"}, {"marian": "model.activation is gelu"}),
+        ({"embedding_scale": False}, {"marian": "model.embedding_scale is false"}),
+        ({"position_offset": 1}, {"marian": "model.position_offset is 1"}),
+    ],
+)
+def test_formats_of_imported_models_say_what_they_cannot_represent(options, refused):
+    found = exports(imported(**options))
+    assert found.keys() == {*FORMATS}
+    for name, reason in found.items():
+        assert (reason is None) == (name not in refused), (name, reason)
+        assert refused.get(name, "") in (reason or "")
+
+
+def test_marian_takes_imported_vocabularies_and_its_own_positions_only():
+    assert "marian" not in exports(config_of())
+    assert format_named("marian").limits(config_of()) == "its vocabulary was not imported"
+    model = imported().model.model_copy(update={"position_base": 10_000.0})
+    reason = exports(imported().model_copy(update={"model": model}))["marian"]
+    assert reason == "model.position_base is 10000, and Marian's is 10752.2"
 
 
 def test_layers_that_rotate_differently_are_refused():
@@ -84,7 +136,7 @@ def test_a_new_activation_is_refused(monkeypatch):
     config = config_of(tie_embeddings=True)
     swish = config.model.model_copy(update={"activation": "swish"})
     found = exports(config.model_copy(update={"model": swish}))
-    assert found == dict.fromkeys(FORMATS, "model.activation is swish")
+    assert found == dict.fromkeys(FORMATS[:3], "model.activation is swish")
 
 
 def test_argos_cannot_write_bytes_that_only_the_target_has():

@@ -1,0 +1,180 @@
+"""Folders of the original Marian (Junczys-Dowmunt et al. 2018), as OPUS-MT publishes them.
+
+Marian itself is not needed: what is written is compared through CTranslate2's converter, which
+reads it with other positions and another epsilon (`compared_model`).
+"""
+
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from seq2seq_cli import plugins
+from seq2seq_cli.config.loader import yaml_text
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.extras.export.ctranslate2 import never_pieces
+from seq2seq_cli.extras.export.format import SIZES_AND_DROPOUT, Format, Source, has_imported_kind
+from seq2seq_cli.files import write_atomic
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, Tokenizers
+
+if TYPE_CHECKING:
+    from seq2seq_cli.decoding.translator import Translator
+    from seq2seq_cli.model.transformer import Transformer
+
+MODEL = "model.npz"
+_EPSILON = 1e-5  # of CTranslate2's norms; Marian has 1e-9
+
+_USAGE = """```bash
+echo "a sentence" | spm_encode --model source.spm |
+    marian-decoder -c decoder.yml --cpu-threads 1 | sed 's/ //g; s/▁/ /g; s/^ //'
+```
+
+Run this in the folder, and translate one sentence at a time, as in the training text.
+`spm_encode` is SentencePiece's program. Marian normalizes with an epsilon of 1e-09; this model was
+made with {epsilon:g}.
+{notes}"""
+
+
+class Marian(Format):
+    """A folder with an .npz of weights, decoder.yml, vocabularies and SentencePiece models."""
+
+    name = "marian"
+    library = "marian"
+    is_for_imported = True
+    max_positions = 2_048  # that CTranslate2's converter writes
+    model_options: ClassVar = {
+        **SIZES_AND_DROPOUT,
+        **dict.fromkeys(("attention_bias", "tie_embeddings", "output_bias", "feature_positions")),
+        **dict.fromkeys(("norm_epsilon", "position_base")),  # `limits` looks at these
+        "embedding_scale": (True,),
+        "norm": ("pre", "post"),
+        "activation": ("relu", "silu"),  # its gelu is x · sigmoid(1.702 x)
+        "attention_scale": ("sqrt", "none", "temperature"),
+        "positions": ("sinusoidal",),
+        "position_offset": (0,),
+        "rotary_cross_attention": (False,),
+        "source_eos": (True,),
+    }
+    search_options: ClassVar = {"beam_size": "beam-size", "length_penalty": "normalize"}
+    tag_usage = "A tag is a word of its own before the pieces of the source."
+
+    def limits(self, config: Config) -> str | None:
+        """Marian has its own sinusoids, and a vocabulary beside SentencePiece's."""
+        model, base = config.model, marian_base(config.model.d_model)
+        if not has_imported_kind(config):
+            return "its vocabulary was not imported"
+        if reason := super().limits(config):
+            return reason
+        if not math.isclose(model.position_base, base, rel_tol=1e-6):
+            return f"model.position_base is {model.position_base:g}, and Marian's is {base:g}"
+        if model.norm_epsilon > _EPSILON:
+            return f"model.norm_epsilon {model.norm_epsilon:g} is greater than {_EPSILON:g}"
+        return None
+
+    def limits_of_run(self, translator: "Translator") -> str | None:
+        """Marian's decoder starts from a zero vector."""
+        if translator.model.tgt_embedding.weight[BOS_ID].any():
+            return "the embedding of its start token is not zero, as it is in Marian"
+        return super().limits_of_run(translator)
+
+    def usage(self, config: Config, tokenizers: Tokenizers) -> str:
+        """Return a command that uses the model; decoder.yml has the search options."""
+        notes = self.notes(config, tokenizers)
+        return _USAGE.format(notes=notes, epsilon=config.model.norm_epsilon)
+
+    def write(self, translator: "Translator", folder: Path) -> None:
+        """Write weights, decoder.yml, SentencePiece models and one or two vocabularies."""
+        plugins.require("ctranslate2", "export", f"--format {self.name}")  # to compare
+        from seq2seq_cli.extras.export.marian_weights import npz
+        from seq2seq_cli.extras.export.vocabularies import marian_rows, names_of, write_spm
+
+        tokenizers, decoding = translator.tokenizers, translator.config.decoding
+        rows, names = marian_rows(tokenizers), vocabulary_names(tokenizers)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / MODEL, npz(translator.model, rows))
+        for name, tokenizer, ids in zip(names, tokenizers, rows, strict=True):
+            lines = (f"{_quoted(p)}: {n}\n" for n, p in enumerate(names_of(tokenizer, ids)))
+            write_atomic(folder / name, "".join(lines).encode())
+        write_spm(tokenizers, folder)
+        options: dict[str, Any] = {
+            "relative-paths": True,
+            "models": [MODEL],
+            "vocabs": names,
+            "beam-size": decoding.beam_size,
+            "normalize": decoding.length_penalty,
+        }
+        if decoding.max_len_factor:
+            options["max-length-factor"] = decoding.max_len_factor
+        text = "".join(f"{name}: {yaml_text(value)}\n" for name, value in options.items())
+        write_atomic(folder / "decoder.yml", text.encode())
+
+    def source_ids(
+        self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
+    ) -> list[list[int]]:
+        """Return the ids here of what source.spm and vocab.yml make of lines."""
+        from ctranslate2.converters.marian import load_vocab
+
+        from seq2seq_cli.extras.export.vocabularies import marian_rows, split_ids
+
+        (src_rows, _), vocabulary = marian_rows(tokenizers), vocabulary_names(tokenizers)[0]
+        found = split_ids(folder, load_vocab(str(folder / vocabulary)), lines)
+        return [[src_rows[i] for i in ids] for ids in found]
+
+    def compared_model(self, model: "Transformer") -> "Transformer":
+        """Return the model with the positions and the epsilon that CTranslate2 gives it."""
+        from seq2seq_cli.model.transformer import Transformer
+
+        changed = {"position_base": 10_000.0, "norm_epsilon": _EPSILON}
+        sizes = model.src_embedding.num_embeddings, model.tgt_embedding.num_embeddings
+        is_one = model.src_embedding is model.tgt_embedding
+        config = model.config.model_copy(update=changed)
+        other = Transformer(config, *sizes, is_one, model.pad_id).eval()
+        other.load_state_dict(model.state_dict())
+        return other
+
+    def translate(
+        self, folder: Path, sources: Sequence[Source], tokenizers: Tokenizers
+    ) -> list[str]:
+        """Return the pieces of translations by CTranslate2, which converts the folder."""
+        import ctranslate2
+
+        vocabularies = [str(folder / name) for name in vocabulary_names(tokenizers)]
+        with tempfile.TemporaryDirectory() as converted:
+            converter = ctranslate2.converters.MarianConverter(str(folder / MODEL), vocabularies)
+            converter.convert(converted, force=True)
+            translator = ctranslate2.Translator(converted, device="cpu", compute_type="float32")
+            results = [
+                translator.translate_batch(
+                    [tokenizers.src.pieces_of(source.ids)],
+                    beam_size=1,
+                    max_input_length=0,
+                    max_decoding_length=source.longest,
+                    min_decoding_length=0,
+                    suppress_sequences=never_pieces(tokenizers),
+                )[0]
+                for source in sources
+            ]
+        return [" ".join(result.hypotheses[0]) for result in results]
+
+
+def marian_base(d_model: int) -> float:
+    """Return the base of Marian's sinusoids, whose rate j is 10000^(-j / (d/2 - 1))."""
+    half = d_model // 2
+    return float(10_000.0 ** (half / max(half - 1, 1)))
+
+
+def vocabulary_names(tokenizers: Tokenizers) -> list[str]:
+    """Return the files of source and target vocabulary, which may be one file."""
+    return ["vocab.yml"] * 2 if tokenizers.is_shared else ["source.vocab.yml", "target.vocab.yml"]
+
+
+def _quoted(piece: str) -> str:
+    """Return an entry in YAML's double quotes; readers take other characters as they are."""
+    if len(piece) == 1 and not piece.isprintable() and ord(piece) < 0x100:
+        return f'"\\x{ord(piece):02X}"'
+    return json.dumps(piece, ensure_ascii=False)
+
+
+FORMAT = Marian()

@@ -1,0 +1,103 @@
+"""The vocabularies of imported models, in the order that the other program expects.
+
+Their SentencePiece models are given back as they are, with a table from pieces to ids.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq_cli.extras.export.format import is_imported
+from seq2seq_cli.files import write_atomic
+from seq2seq_cli.text.quoting import normalize_spaces
+from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SpmVocabTokenizer
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, Tokenizers
+
+SOURCE_SPM, TARGET_SPM = "source.spm", "target.spm"
+
+
+class Rows(NamedTuple):
+    """For every id of the other program, source and target, the id here."""
+
+    src: Sequence[int]
+    tgt: Sequence[int]
+
+
+def learned_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return all ids but the special ones."""
+    return list(range(EOS_ID + 1, len(tokenizer)))
+
+
+def marian_rows(tokenizers: Tokenizers) -> Rows:
+    """Return Marian's order: EOS, UNK, then the rest; neither PAD nor a start token."""
+    return Rows(*([EOS_ID, UNK_ID, *learned_ids(tokenizer)] for tokenizer in tokenizers))
+
+
+def huggingface_rows(tokenizers: Tokenizers) -> Rows:
+    """Return Marian's order, and after it the row that is both PAD and the start of the decoder.
+
+    Both sides have it at the same id: after the last entry of the smaller vocabulary.
+    """
+    marian = marian_rows(tokenizers)
+    pad = min(map(len, marian))
+    return Rows(*([*ids[:pad], BOS_ID, *ids[pad:]] for ids in marian))
+
+
+def ctranslate2_rows(tokenizers: Tokenizers, *, has_start: bool) -> Rows:
+    """Return the order here, without PAD, and without a start token if that is a zero vector."""
+    first = [UNK_ID, *([BOS_ID] if has_start else []), EOS_ID]
+    return Rows(*([*first, *learned_ids(tokenizer)] for tokenizer in tokenizers))
+
+
+def all_rows(tokenizers: Tokenizers) -> Rows:
+    """Return the order here, for vocabularies that were learned here."""
+    return Rows(*(range(len(tokenizer)) for tokenizer in tokenizers))
+
+
+def names_of(tokenizer: Tokenizer, rows: Sequence[int], start: str | None = None) -> list[str]:
+    """Return the entries in the other order; `start` renames the decoder's start token."""
+    pieces = tokenizer.pieces()
+    return [start if row == BOS_ID and start else pieces[row] for row in rows]
+
+
+def spm_of(tokenizers: Tokenizers) -> tuple[bytes, bytes]:
+    """Return the SentencePiece models of both sides."""
+    src, tgt = tokenizers
+    assert isinstance(src, SpmVocabTokenizer)
+    assert isinstance(tgt, SpmVocabTokenizer)
+    return src.spm, tgt.spm
+
+
+def write_spm(tokenizers: Tokenizers, folder: Path) -> None:
+    """Write the SentencePiece models of an imported model."""
+    for name, model in zip((SOURCE_SPM, TARGET_SPM), spm_of(tokenizers), strict=True):
+        write_atomic(folder / name, model)
+
+
+def trimmed(tokenizers: Tokenizers) -> str | None:
+    """Return why other programs cannot split text as a trimmed vocabulary does, or None."""
+    if any(isinstance(side, SpmVocabTokenizer) and side.is_trimmed for side in tokenizers):
+        return "its vocabulary was trimmed: other programs cannot spell the pieces that it lost"
+    return None
+
+
+def lines_for(tokenizers: Tokenizers, lines: Sequence[str]) -> list[str]:
+    """Return lines as the other program gets them: of imported models with single spaces."""
+    return [normalize_spaces(line) for line in lines] if is_imported(tokenizers) else list(lines)
+
+
+def split_ids(folder: Path, vocabulary: Sequence[str], lines: Sequence[str]) -> list[list[int]]:
+    """Return what the written source.spm and a vocabulary, by id, make of lines."""
+    processor = processor_of(folder / SOURCE_SPM)
+    ids = {piece: number for number, piece in enumerate(vocabulary)}
+    return [
+        [ids.get(piece, ids["<unk>"]) for piece in processor.encode(line, out_type=str)]
+        for line in lines
+    ]
+
+
+def processor_of(path: Path) -> Any:
+    """Return the SentencePiece model of a file."""
+    from sentencepiece import SentencePieceProcessor
+
+    return SentencePieceProcessor(model_file=str(path))
