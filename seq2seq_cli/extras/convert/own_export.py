@@ -26,7 +26,5 @@ def own_tokenizers(folder: Path) -> Tokenizers | None:
 def own_vocabulary(tokenizer: Tokenizer, size: int, path: Path) -> Vocabulary:
     """Return the vocabulary of a tokenizer; UserError if the weights have other rows."""
     if len(tokenizer) != size:
-        raise UserError(
-            f"{path} does not fit the tokenizer next to it, which has {len(tokenizer):,} entries"
-        )
+        raise UserError(f"{path} does not fit its tokenizer, which has {len(tokenizer):,} entries")
     return Vocabulary(tuple(tokenizer.pieces()), UNK_ID, EOS_ID, BOS_ID)
