@@ -179,14 +179,15 @@ def options_in(text: str) -> set[str]:
     code = " ".join(re.findall(r"`([^`\n]+)`", text))
     sections = "|".join(Config.model_fields)
     dotted = re.findall(rf"(?<![\w./-])((?:{sections})(?:\.[a-z][\w]*)+)(?![\w/])", code)
-    files = {"tokenizer.model", "model.safetensors"}
+    files = {"tokenizer.model", "model.safetensors", "model.npz", "model.bin"}
     return {*dotted, *re.findall(r"(?<![\w-])(--[a-z][\w-]+)", code)} - files
 
 
 def command_options() -> set[str]:
     groups = list(get_command(app).commands.values())  # type: ignore[attr-defined]
     groups += [one for group in groups for one in getattr(group, "commands", {}).values()]
-    options = {name for group in groups for parameter in group.params for name in parameter.opts}
+    parameters = [parameter for group in groups for parameter in group.params]
+    options = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
     return options | {"--help", "--version", "--install-completion", "--logdir"}
 
 
