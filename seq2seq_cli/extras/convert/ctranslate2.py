@@ -1,4 +1,4 @@
-"""Reads CTranslate2 models: model.bin, config.json, vocabularies and SentencePiece beside them.
+"""Reads CTranslate2 models: model.bin, config.json, vocabularies and SentencePiece models.
 
 Sources: `python/ctranslate2/specs/model_spec.py`, `src/models/model.cc` and
 `src/layers/transformer.cc` of OpenNMT/CTranslate2. V vocabulary, D d_model, F d_ff.

@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
 
 from seq2seq_cli.config.loader import config_yaml, load_config
-from seq2seq_cli.config.safe_yaml import Dumper
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.convert.foreign import Array, ForeignModel, Vocabulary
 from seq2seq_cli.files import write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SPECIAL_PIECES, SpmVocabTokenizer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, Tokenizers, save_tokenizers
-
-IMPOSSIBLE = -100.0  # the bias of a row that the model lacks: e^-100 is no probability in fp32
 
 # Parameters whose rows, or else columns, are dimensions of the vectors between layers.
 _ROWS = re.compile(r".*\.(?:output|contract)\.(?:weight|bias)|.*norm\.(?:weight|bias)")
@@ -84,7 +80,7 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
         weights["src_embedding.weight"] = weights["tgt_embedding.weight"]
     config_path = run.config
     tree = _tree(model, tokenizers, weights, is_shared=is_shared)
-    write_atomic(config_path, yaml.dump(tree, Dumper=Dumper, allow_unicode=True).encode())
+    write_json(config_path, tree)  # JSON is YAML
     config = load_config(config_path)
     save_tokenizers(run, tokenizers)
     with torch.device("meta"):
@@ -134,6 +130,8 @@ def _names(vocabulary: Vocabulary, order: Order) -> list[str]:
 
 def _ordered(model: ForeignModel, orders: Orders) -> dict[str, Array]:
     """Return all weights with our rows of vocabularies, and sines alternating with cosines."""
+    from seq2seq_cli.model.weights import IMPOSSIBLE
+
     weights = dict(model.weights)
     bias = weights.pop("projection.bias")
     rows = {"src_embedding.weight": orders.src, "tgt_embedding.weight": orders.tgt}
