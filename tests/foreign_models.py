@@ -12,10 +12,7 @@ import sentencepiece
 import torch
 import yaml
 
-WORDS = (
-    "null eins zwei drei vier fünf sechs sieben acht neun zero one two three four five six seven "
-    "eight nine"
-).split()
+WORDS = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 SHAPE = {"d_model": 16, "layers": 2, "heads": 4, "d_ff": 24}
 
 
@@ -72,6 +69,7 @@ def write_marian_mt(
     bias: bool = True,
     half: bool = False,
     pickled: bool = False,
+    generation: dict[str, Any] | None = None,
     **options: Any,
 ) -> None:
     """Write a random MarianMT model with its tokenizer, as transformers does."""
@@ -103,7 +101,7 @@ def write_marian_mt(
         for side in ("encoder", "decoder")
         for name, ours in (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "d_ff"))
     }
-    defaults = {"activation_function": "swish", "scale_embedding": True, "num_beams": 4}
+    defaults = {"activation_function": "swish", "scale_embedding": True}
     config = MarianConfig(
         vocab_size=len(tables[0]),
         decoder_vocab_size=len(tables[1]),
@@ -124,6 +122,7 @@ def write_marian_mt(
                 parameter.add_(torch.randn_like(parameter) * (0.25 if parameter.dim() > 1 else 0.1))
         if bias:
             model.final_logits_bias.normal_(0, 0.5)
+    model.generation_config.update(**(generation or {}))
     model = model.half() if half else model
     model.save_pretrained(folder)
     if pickled:
@@ -147,7 +146,10 @@ def write_marian(
     (folder / "source.spm").write_bytes(src_spm)
     (folder / "target.spm").write_bytes(tgt_spm)
     for name, pieces in (("src.vocab.yml", src), ("tgt.vocab.yml", tgt)):
-        lines = [f"{json.dumps(piece, ensure_ascii=False)}: {number}\n" for number, piece in enumerate(pieces)]
+        lines = [
+            f"{json.dumps(piece, ensure_ascii=False)}: {number}\n"
+            for number, piece in enumerate(pieces)
+        ]
         (folder / name).write_text("".join(lines))
     names = ["src.vocab.yml", "src.vocab.yml" if shared else "tgt.vocab.yml"]
     decoder = {"relative-paths": True, "models": ["model.npz"], "vocabs": names}

@@ -37,7 +37,7 @@ _MARKUP = re.compile(
     r"</?[A-Za-z][^<>\n]{0,200}>|&(?:[A-Za-z]{2,8}|#\d{2,6});|\{\{|\}\}|=\"|\*\*\*"
 )
 _ADDRESS = re.compile(r"https?://|www\.|@[\w-]{1,63}\.\w")
-_NUMBER = re.compile(r"\d++(?:[.,'’\u00a0\u202f]\d++)*+")
+_NUMBER = re.compile(r"\d++(?:[.,:'’\u00a0\u202f]\d++)*+")
 _NO_DIGIT = re.compile(r"\D")
 _WORD = re.compile(r"\w+")
 

@@ -12,7 +12,14 @@ from typing import Any
 from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert import ctranslate2
-from seq2seq_cli.extras.convert.foreign import ForeignModel, read_object, read_sentencepiece, refuse
+from seq2seq_cli.extras.convert.foreign import (
+    ForeignModel,
+    incomplete,
+    read_object,
+    read_sentencepiece,
+    refuse,
+    refused,
+)
 from seq2seq_cli.files import MEBIBYTE
 
 _CHUNK = MEBIBYTE
@@ -57,13 +64,13 @@ def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
     entries = archive.infolist()
     most = min(_MOST_BYTES, max(_SMALL, _MOST_RATIO * path.stat().st_size))
     if len(entries) > _MOST_FILES or sum(entry.file_size for entry in entries) > most:
-        raise UserError(f"{path} is refused: it would expand to more than {most:,} bytes")
+        raise refused(path, f"it would expand to more than {most:,} bytes")
     left = most
     for entry in entries:
         name = PurePosixPath(entry.filename)
         is_link = stat.S_ISLNK(entry.external_attr >> 16)
         if name.is_absolute() or ".." in name.parts or "\\" in entry.filename or is_link:
-            raise UserError(f"{path} is refused: it has the path {short(entry.filename)!r}")
+            raise refused(path, f"it has the path {short(entry.filename)!r}")
         if entry.is_dir() or not {"model", name.name} & {"model", *_NEEDED} & set(name.parts):
             continue
         target = folder.joinpath(*name.parts)
@@ -72,7 +79,7 @@ def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
             while chunk := source.read(_CHUNK):
                 left -= len(chunk)
                 if left < 0:
-                    raise UserError(f"{path} is refused: it expands to more than {most:,} bytes")
+                    raise refused(path, f"it expands to more than {most:,} bytes")
                 file.write(chunk)
 
 
@@ -86,10 +93,10 @@ def read(folder: Path) -> ForeignModel:
         if (folder / "bpe.model").is_file():
             what = "bpe.model, BPE after Moses' tokenizer"
             raise refuse(folder, what, "only SentencePiece models can be read")
-        raise UserError(f"{folder.name} is not complete: it has no sentencepiece.model")
+        raise incomplete(Path(folder.name), "it has no sentencepiece.model")
     model = folder / "model"
     if not (model / "model.bin").is_file():
-        raise UserError(f"{folder.name} is not complete: it has no model/model.bin")
+        raise incomplete(Path(folder.name), "it has no model/model.bin")
     spm = read_sentencepiece(folder / "sentencepiece.model")
     found = ctranslate2.read(model, (spm, spm))
     found.decoding = {**found.decoding, **_SEARCH}

@@ -1,4 +1,4 @@
-"""Reads CTranslate2 models: model.bin, config.json and vocabularies, with SentencePiece beside them.
+"""Reads CTranslate2 models: model.bin, config.json, vocabularies and SentencePiece beside them.
 
 Sources: `python/ctranslate2/specs/model_spec.py`, `src/models/model.cc` and
 `src/layers/transformer.cc` of OpenNMT/CTranslate2. V vocabulary, D d_model, F d_ff.
@@ -21,8 +21,10 @@ from seq2seq_cli.extras.convert.foreign import (
     Names,
     Positions,
     Vocabulary,
+    damaged,
     fit_positions,
     fold_activation,
+    incomplete,
     marian_base,
     position_options,
     read_object,
@@ -43,7 +45,14 @@ _ACTIVATIONS = {0: ("relu", 1.0), 2: ("silu", 1.0), 3: ("gelu", 1.0), 4: ("silu"
 # Spec names of models for translation; older ones say the number of heads.
 _SPECS = {"TransformerSpec": None, "TransformerBase": 8, "TransformerBig": 16}
 # Features that a model may lack: variables that are 0 then.
-_FLAGS = ("multi_query_attention", "alibi", "alibi_use_positive_positions", "scale_alibi", "scale_outputs", "rms_norm")
+_FLAGS = (
+    "multi_query_attention",
+    "alibi",
+    "alibi_use_positive_positions",
+    "scale_alibi",
+    "scale_outputs",
+    "rms_norm",
+)
 _SENTENCEPIECE = (
     ("source.spm", "target.spm"),
     ("source.model", "target.model"),
@@ -73,7 +82,9 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
     path = folder / "model.bin"
     file = read_model_file(path)
     if file.spec not in _SPECS:
-        raise refuse(path, f"the type {short(file.spec)}", "only Transformers for translation are read")
+        raise refuse(
+            path, f"the type {short(file.spec)}", "only Transformers for translation are read"
+        )
     given = folder / "config.json"
     config = read_object(given) if given.is_file() else _old_config(file)
     reader = _Reader(file, path, config)
@@ -156,7 +167,7 @@ class _Bytes:
     def take(self, size: int) -> memoryview:
         part = self.data[self.position : self.position + size]
         if len(part) != size:
-            raise UserError(f"{self.path} is damaged: it is cut off")
+            raise damaged(self.path, "it is cut off")
         self.position += size
         return part
 
@@ -185,15 +196,17 @@ def read_model_file(path: Path) -> ModelFile:
     for _ in range(_bounded(file, _MOST_VARIABLES)):
         alias, name = file.text(), file.text()
         if name not in variables:
-            raise UserError(f"{path} is damaged: {short(alias)} stands for no variable")
+            raise damaged(path, f"{short(alias)} stands for no variable")
         variables[alias] = variables[name]
+        if f"{name}_scale" in variables:  # CTranslate2 implies it
+            variables.setdefault(f"{alias}_scale", variables[f"{name}_scale"])
     return ModelFile(spec, version, variables)
 
 
 def _bounded(file: _Bytes, most: int) -> int:
     count = file.number("I")
     if count > most:
-        raise UserError(f"{file.path} is damaged: it says that it has {count:,} variables")
+        raise damaged(file.path, f"it says that it has {count:,} variables")
     return count
 
 
@@ -207,7 +220,7 @@ def _variable(file: _Bytes, version: int) -> NDArray[Any]:
     item = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
     num_bytes = count if version >= 4 else count * code
     if math.prod(shape) * item != num_bytes:
-        raise UserError(f"{file.path} is damaged: a variable has another size than its shape")
+        raise damaged(file.path, "a variable has another size than its shape")
     data = file.take(num_bytes)
     if dtype == "bfloat16":  # the upper half of fp32
         halves = np.frombuffer(data, "<u2").astype(np.uint32) << 16
@@ -236,7 +249,7 @@ class _Reader:
         if value is None:
             return default
         if value.size != 1:
-            raise UserError(f"{self.path} is damaged: {name} is not a number")
+            raise damaged(self.path, f"{name} is not a number")
         return float(value.reshape(-1)[0])
 
     def matrix(self, name: str, *shape: int | None) -> Array:
@@ -249,7 +262,7 @@ class _Reader:
             return weight
         scales = np.asarray(scale, np.float32).reshape(-1)
         if scales.size not in (1, len(weight)) or not (np.isfinite(scales) & (scales != 0)).all():
-            raise UserError(f"{self.path} is damaged: {name}_scale does not fit {name}")
+            raise damaged(self.path, f"{name}_scale does not fit {name}")
         return weight / scales[:, None] if scales.size > 1 else weight / scales[0]
 
     def read(self) -> tuple[dict[str, Array], dict[str, Any], Positions]:
@@ -285,11 +298,11 @@ class _Reader:
             numbers = {n.split("/")[1] for n in names if n.startswith(f"{side}/layer_")}
             count = sum(1 for n in numbers if n.removeprefix("layer_").isdigit())
             if not 1 <= count <= MOST_LAYERS:
-                raise UserError(f"{self.path} is not complete: it lacks the layers of the {side}")
+                raise incomplete(self.path, f"it lacks the layers of the {side}")
             layers[side] = count
-        found = {}
-        for name, default in (("num_heads", _SPECS[self.file.spec] or 8), ("pre_norm", 1), ("activation", 0)):
-            default = self.scalar(name, default)
+        found, heads = {}, _SPECS[self.file.spec] or 8
+        for name, given in (("num_heads", heads), ("pre_norm", 1), ("activation", 0)):
+            default = self.scalar(name, given)
             sides = {self.scalar(f"{side}/{name}", default) for side in ("encoder", "decoder")}
             if len(sides) > 1:
                 raise refuse(self.path, f"different {name} in encoder and decoder", "a run has one")
@@ -305,22 +318,34 @@ class _Reader:
             "activation": activation,
             "factor": factor,
             "norm": "pre" if found["pre_norm"] else "post",
-            "norm_epsilon": float(epsilon) if isinstance(epsilon, float) and 0 < epsilon < 1 else 1e-5,
+            "norm_epsilon": float(epsilon)
+            if isinstance(epsilon, float) and 0 < epsilon < 1
+            else 1e-5,
         }
 
     def _embeddings(self, options: dict[str, Any]) -> dict[str, Array]:
         """Take embeddings and projection, and find out what is tied and scaled."""
         names = self.names.tensors
-        src_name = "encoder/embeddings_0" if "encoder/embeddings_0/weight" in names else "encoder/embeddings"
+        src_name = (
+            "encoder/embeddings_0"
+            if "encoder/embeddings_0/weight" in names
+            else "encoder/embeddings"
+        )
         if "encoder/embeddings_1/weight" in names:
             raise refuse(self.path, "source features", "their embeddings have no option here")
-        ids = {n: id(names.get(f"{n}/weight")) for n in (src_name, "decoder/embeddings", "decoder/projection")}
+        ids = {
+            n: id(names.get(f"{n}/weight"))
+            for n in (src_name, "decoder/embeddings", "decoder/projection")
+        }
         tgt = self.matrix("decoder/embeddings/weight", None, None)
         d_model = options["d_model"] = tgt.shape[1]
         src = self.matrix(f"{src_name}/weight", None, d_model)
         output = self.matrix("decoder/projection/weight", len(tgt), d_model)
         bias = self.names.take_optional("decoder/projection/bias", len(tgt))
-        scales = [self._scale(side, name, d_model) for side, name in (("encoder", src_name), ("decoder", "decoder/embeddings"))]
+        scales = [
+            self._scale(side, name, d_model)
+            for side, name in (("encoder", src_name), ("decoder", "decoder/embeddings"))
+        ]
         is_tied = np.array_equal(tgt, output)
         is_shared = ids[src_name] == ids["decoder/embeddings"] or np.array_equal(src, tgt)
         root = math.sqrt(d_model)
@@ -348,7 +373,7 @@ class _Reader:
         if value.dtype.kind in "iu":
             return math.sqrt(d_model) if factor else 1.0
         if not math.isfinite(factor):
-            raise UserError(f"{self.path} is damaged: {side}/scale_embeddings is not a number")
+            raise damaged(self.path, f"{side}/scale_embeddings is not a number")
         root = math.sqrt(d_model)
         return root if math.isclose(factor, root, rel_tol=1e-6) else factor
 
@@ -366,7 +391,7 @@ class _Reader:
             if table is None:
                 found.add(Positions(has_halves=True, base=marian_base(d_model), offset=1))
             elif table.ndim != 2 or table.shape[1] != d_model or not len(table):
-                raise UserError(f"{self.path} is damaged: its table of positions does not fit")
+                raise damaged(self.path, "its table of positions does not fit")
             else:
                 found.add(fit_positions(table, self.path))
         if len(found) > 1:
@@ -392,16 +417,27 @@ class _Reader:
         self, weights: dict[str, Array], side: str, layer: int, d_model: int, heads: int
     ) -> None:
         theirs, ours = f"{side}/layer_{layer}", f"{side}.{layer}"
-        parts = [("self_attention", "self_attention", ((0, ("query", "key", "value")), (1, ("output",))))]
+        parts = [
+            ("self_attention", "self_attention", ((0, ("query", "key", "value")), (1, ("output",))))
+        ]
         if side == "decoder":
             cross = ((0, ("query",)), (1, ("key", "value")), (2, ("output",)))
             parts.append(("attention", "cross_attention", cross))
         for their_part, part, linears in parts:
             for index, fused in linears:
                 self._linear(
-                    weights, f"{theirs}/{their_part}/linear_{index}", [f"{ours}.{part}.{n}" for n in fused], d_model, d_model
+                    weights,
+                    f"{theirs}/{their_part}/linear_{index}",
+                    [f"{ours}.{part}.{n}" for n in fused],
+                    d_model,
+                    d_model,
                 )
-            self._norm(weights, f"{theirs}/{their_part}/layer_norm", f"{ours}.{part}_residual.norm", d_model)
+            self._norm(
+                weights,
+                f"{theirs}/{their_part}/layer_norm",
+                f"{ours}.{part}_residual.norm",
+                d_model,
+            )
             scale = self.scalar(f"{theirs}/{their_part}/queries_scale", 0)
             if scale:  # in place of 1 / sqrt(K)
                 factor = np.float32(scale * math.sqrt(d_model // heads))
@@ -415,10 +451,17 @@ class _Reader:
         for part in ("expand", "contract"):
             rows = len(weights[f"{feed_forward}.{part}.weight"])
             weights.setdefault(f"{feed_forward}.{part}.bias", np.zeros(rows, np.float32))
-        self._norm(weights, f"{theirs}/ffn/layer_norm", f"{ours}.feed_forward_residual.norm", d_model)
+        self._norm(
+            weights, f"{theirs}/ffn/layer_norm", f"{ours}.feed_forward_residual.norm", d_model
+        )
 
     def _linear(
-        self, weights: dict[str, Array], theirs: str, ours: list[str], rows: int | None, columns: int
+        self,
+        weights: dict[str, Array],
+        theirs: str,
+        ours: list[str],
+        rows: int | None,
+        columns: int,
     ) -> None:
         """Take a layer, split into those that were fused; a missing bias stays missing."""
         all_rows = None if rows is None else rows * len(ours)
@@ -438,13 +481,30 @@ class _Reader:
 
     def _refuse_leftovers(self) -> None:
         """Refuse variables that no part of a run's model has; some do not affect translations."""
-        ignored = ("alignment_heads", "alignment_layer", "embeddings_merge", "num_heads_kv", "layer_norm_use_residual")
-        reasons = {"relative": "relative positions", "layernorm_embedding": "an embedding norm", "noact": "gated feed-forward layers"}
+        ignored = (
+            "alignment_heads",
+            "alignment_layer",
+            "embeddings_merge",
+            "num_heads_kv",
+            "layer_norm_use_residual",
+        )
+        reasons = {
+            "relative": "relative positions",
+            "layernorm_embedding": "an embedding norm",
+            "noact": "gated feed-forward layers",
+        }
         for name, value in self.names.tensors.items():
             is_off = value.ndim == 0 and not value and name.rsplit("/", 1)[-1] in _FLAGS
-            if is_off or name.rsplit("/", 1)[-1] in ignored or name in ("spec_revision", "with_relative_position"):
+            if (
+                is_off
+                or name.rsplit("/", 1)[-1] in ignored
+                or name in ("spec_revision", "with_relative_position")
+            ):
                 continue
-            what = next((text for part, text in reasons.items() if part in name), f"the weights {short(name)}")
+            what = next(
+                (text for part, text in reasons.items() if part in name),
+                f"the weights {short(name)}",
+            )
             raise refuse(self.path, what, "no layer here has them")
 
 
@@ -474,7 +534,7 @@ def _read_pieces(path: Path) -> tuple[str, ...]:
             text = read_bounded(path, 64 * MEBIBYTE).decode("utf-8", "replace")
         pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     if not isinstance(pieces, list) or len(pieces) > MOST_ENTRIES:
-        raise UserError(f"{path} is damaged: it is not a list of entries")
+        raise damaged(path, "it is not a list of entries")
     return tuple(str(piece) for piece in pieces)
 
 
@@ -506,4 +566,3 @@ def _sentencepiece(folder: Path) -> tuple[bytes, bytes]:
         return (model := read_sentencepiece(found[0])), model
     listed = ", ".join(" and ".join(dict.fromkeys(names)) for names in _SENTENCEPIECE)
     raise UserError(f"{folder} has no SentencePiece model: put one beside model.bin ({listed})")
-

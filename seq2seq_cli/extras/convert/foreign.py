@@ -65,7 +65,7 @@ class Names:
         """Return and remove a tensor in fp32; UserError if it is missing or has another shape."""
         found = self.take_optional(name, *shape)
         if found is None:
-            raise UserError(f"{self.path} is not complete: it lacks the weights {name}")
+            raise incomplete(self.path, f"it lacks the weights {name}")
         return found
 
     def take_optional(self, name: str, *shape: int | None) -> Array | None:
@@ -84,7 +84,7 @@ class Names:
         with np.errstate(over="ignore"):
             as_float = np.ascontiguousarray(array, np.float32)
         if not np.isfinite(as_float).all():
-            raise UserError(f"{self.path} is damaged: {name} contains NaN or infinity")
+            raise damaged(self.path, f"{name} contains NaN or infinity")
         return as_float
 
 
@@ -100,11 +100,24 @@ def refuse(path: Path, what: str, reason: str) -> UserError:
     return UserError(f"{path} cannot be imported: it has {what}, and {reason}")
 
 
+def damaged(path: Path, what: str) -> UserError:
+    return UserError(f"{path} is damaged: {what}")
+
+
+def incomplete(path: Path, what: str) -> UserError:
+    return UserError(f"{path} is not complete: {what}")
+
+
+def refused(path: Path, what: str) -> UserError:
+    """Return the error for an archive that may be hostile."""
+    return UserError(f"{path} is refused: {what}")
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object; UserError if the file is missing, damaged or something else."""
     content = read_json(path)
     if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it is not a JSON object")
+        raise damaged(path, "it is not a JSON object")
     return content
 
 

@@ -20,9 +20,11 @@ from seq2seq_cli.extras.convert.foreign import (
     Names,
     Positions,
     Vocabulary,
+    damaged,
     entries_by_id,
     fit_positions,
     fold_activation,
+    incomplete,
     number,
     position_options,
     read_object,
@@ -128,7 +130,7 @@ def _tensors(folder: Path) -> tuple[Names, bool]:
         isinstance(name, str) and isinstance(tensor, torch.Tensor)
         for name, tensor in tensors.items()
     ):
-        raise UserError(f"{path} is damaged: it is not a table of weights")
+        raise damaged(path, "it is not a table of weights")
     halves = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors.values())
     return Names({name: t.float().numpy() for name, t in tensors.items()}, path), halves
 
@@ -210,7 +212,7 @@ def _embeddings(
         found = next((array for array in (shared, src, tgt) if array is not None), None)
         src = tgt = found
     if src is None or tgt is None:
-        raise UserError(f"{names.path} is not complete: it lacks the weights of embeddings")
+        raise incomplete(names.path, "it lacks the weights of embeddings")
     weights["tgt_embedding.weight"] = tgt
     if not is_one:
         weights["src_embedding.weight"] = src

@@ -25,6 +25,7 @@ from seq2seq_cli.extras.convert.foreign import (
     ForeignModel,
     Names,
     Vocabulary,
+    damaged,
     entries_by_id,
     fold_activation,
     marian_base,
@@ -110,7 +111,8 @@ def vocabulary_paths(folder: Path, decoder: dict[str, Any]) -> tuple[Path, Path]
         paths = sorted({*folder.glob("*vocab.yml"), *folder.glob("*vocab.json")})
         if len(paths) != 1:
             raise UserError(
-                f"{folder} has {len(paths)} vocabularies, and no decoder.yml names one for each side"
+                f"{folder} has {len(paths)} vocabularies, and no decoder.yml names one "
+                "for each side"
             )
     for path in paths:
         if not path.is_file():
@@ -133,7 +135,7 @@ def _options(text: str, path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError):
         options = None
     if not isinstance(options, dict):
-        raise UserError(f"{path} is damaged: its options are not valid YAML")
+        raise damaged(path, "its options are not valid YAML")
     return options
 
 
@@ -343,7 +345,7 @@ def _vocabulary(path: Path, size: int) -> Vocabulary:
         try:
             processor = SentencePieceProcessor(model_proto=read_sentencepiece(path))
         except RuntimeError:
-            raise UserError(f"{path} is damaged: it is not a SentencePiece model") from None
+            raise damaged(path, "it is not a SentencePiece model") from None
         ids = {processor.id_to_piece(i): i for i in range(len(processor))}
         found = Vocabulary(entries_by_id(ids, size, path), processor.unk_id(), processor.eos_id())
     else:
@@ -372,7 +374,7 @@ def read_vocabulary(text: str, path: Path) -> dict[str, int]:
         try:
             content = json.loads(text)
         except (ValueError, RecursionError):
-            raise UserError(f"{path} is damaged: it is not JSON") from None
+            raise damaged(path, "it is not JSON") from None
         if isinstance(content, dict):
             return content
     ids: dict[str, int] = {}

@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.backends import load_backend
 from seq2seq_cli.decoding.requests import Request
@@ -124,7 +123,7 @@ def _padded(rows: Sequence[Sequence[int | None]], value: int) -> Any:
 def verify_ctranslate2(
     folder: Path, model: ForeignModel, run: Path, orders: Orders, text: Path | None
 ) -> str:
-    """Compare greedy translations with CTranslate2; return what was compared, or raise UserError."""
+    """Compare greedy translations with CTranslate2's; return the result, or raise UserError."""
     translator = Translator.load(run, "cpu", ["decoding.precision=fp32"])
     return _compare(folder, model, translator, orders, text)
 
@@ -170,7 +169,7 @@ def _compare(
     lines = sentences(tokenizers.src, text)
     tag = tokenizers.src.tag_ids(translator.config.decoding.tag)  # CTranslate2 puts it there
     sources = [ids[: _LONGEST - 1] for ids in tokenizers.src.to_ids_batch(lines)]
-    requests = [Request((*tag, *ids, EOS_ID), _LONGEST) for ids in sources]
+    requests = [Request([*tag, *ids, EOS_ID], _LONGEST) for ids in sources]
     options = DecodingConfig(beam_size=1, max_len_factor=0.0, max_len_extra=_LONGEST)
     found = translator.backend.search(requests, options, tokenizers.tgt)
     never = [orders.tgt.ids[i] for i in (PAD_ID, UNK_ID, BOS_ID)] + [model.tgt.pad]
@@ -201,5 +200,3 @@ def _compare(
 
 def _piece(pieces: Sequence[str | None], token: int | None) -> str:
     return "<unk>" if token is None else pieces[token] or "<unk>"
-
-

@@ -1,4 +1,4 @@
-"""Writes a run folder for a model of another program: its rows in our order of ids, and its options.
+"""Writes a run folder for a model of another program: its rows in our order, and its options.
 
 V vocabulary, D d_model.
 """
@@ -95,7 +95,7 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
     if expected != found:
         name = min(n for n in {*expected, *found} if expected.get(n) != found.get(n))
         raise UserError(f"the weights do not fit the model's options: {name} is missing or differs")
-    tensors = {n: torch.from_numpy(np.require(w, requirements="CW")) for n, w in weights.items()}
+    tensors = {n: torch.from_numpy(np.require(w, requirements=("C", "W"))) for n, w in weights.items()}
     save_tensors(tensors, run.model)
     write_manifest(run, config, torch.device("cpu"), None)
     write_json(run.manifest, {**read_manifest(run), "imported": dict(record)})

@@ -8,6 +8,8 @@ import torch
 from commands import Command
 from foreign_models import WORDS, write_marian_mt
 
+from seq2seq_cli.config.loader import load_config
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 TAGS = (">>deu<<", ">>eng<<")
@@ -36,7 +38,9 @@ VARIANTS = [
 
 
 def lines_of(count: int) -> list[str]:
-    return [" ".join(WORDS[(3 * n + k) % len(WORDS)] for k in range(1 + n % 6)) for n in range(count)]
+    return [
+        " ".join(WORDS[(3 * n + k) % len(WORDS)] for k in range(1 + n % 6)) for n in range(count)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(len(VARIANTS)))
@@ -70,7 +74,10 @@ def test_an_import_has_the_logits_and_translations_of_transformers(
             suppress_tokens=[unk, model.config.pad_token_id],
             forced_eos_token_id=None,
         )
-        unseen = {model.config.eos_token_id, *tokenizer.convert_tokens_to_ids(options.get("tags", ()))}
+        unseen = {
+            model.config.eos_token_id,
+            *tokenizer.convert_tokens_to_ids(options.get("tags", ())),
+        }
         tokens = [token for token in output[0, 1:].tolist() if token not in unseen]
         expected.append(" ".join(tokenizer.decode(tokens).split()))
     flags = ("--beam-size", 1, "--set", "decoding.precision=fp32")
@@ -79,3 +86,104 @@ def test_an_import_has_the_logits_and_translations_of_transformers(
     assert done.exit_code == 0, done.stderr
     found = done.stdout.splitlines()
     assert expected == found
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
+    """A MarianMT model with tags, `model`, and the run made of it, `run`."""
+    folder = tmp_path_factory.mktemp("imported")
+    options = {"num_beams": 3, "length_penalty": 0.8, "max_length": 30}
+    write_marian_mt(folder / "model", 5, tags=TAGS, generation=options)
+    assert seq2seq("import", folder / "model", folder / "run").exit_code == 0
+    return folder
+
+
+def test_generation_settings_come_along(imported: Path) -> None:
+    config = load_config(imported / "run" / "config.yaml")
+    assert (config.decoding.beam_size, config.decoding.length_penalty) == (3, 0.8)
+    assert config.decoding.max_length(1_000) == 28  # without the start token and EOS
+    assert config.data.languages is not None
+    assert (config.data.languages.src, config.data.languages.tgt) == ("de", "en")
+    assert json.loads((imported / "run" / "manifest.json").read_text())["imported"]["notes"] == []
+
+
+def test_every_command_works_on_an_imported_run(
+    imported: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    run, lines = imported / "run", lines_of(6)
+    for side in ("src", "ref"):
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines))
+    text = ("--src", tmp_path / "src", "--ref", tmp_path / "ref")
+    for command in (
+        ("translate", run, "--tag", TAGS[0], *lines[:2]),
+        ("eval", run, *text),
+        ("score", run, *text),
+        ("inspect", run),
+        ("attend", run, lines[3], "--output", tmp_path / "attention.html"),
+    ):
+        result = seq2seq(*command)
+        assert result.exit_code == 0, (command, result.stderr)
+
+
+@pytest.mark.parametrize("kind", ["t5", "mbart", "m2m_100", "pegasus", "bert"])
+def test_other_architectures_are_refused_by_name(
+    kind: str, imported: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    source = tmp_path / "model"
+    source.mkdir()
+    for path in (imported / "model").iterdir():
+        (source / path.name).write_bytes(path.read_bytes())
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"model_type": kind}))
+    result = seq2seq("import", source, tmp_path / "run")
+    assert result.exit_code == 2
+    assert f"model_type {kind}" in result.stderr
+
+
+def test_broken_files_are_refused(imported: Path, tmp_path: Path, seq2seq: Command) -> None:
+    source = tmp_path / "model"
+    source.mkdir()
+    for path in (imported / "model").iterdir():
+        (source / path.name).write_bytes(path.read_bytes())
+
+    def is_refused() -> bool:
+        return seq2seq("import", source, tmp_path / "run", "--no-verify").exit_code == 2
+
+    for name in ("config.json", "vocab.json", "source.spm", "target.spm", "model.safetensors"):
+        whole = (source / name).read_bytes()
+        for part in range(0, 10, 3):
+            (source / name).write_bytes(whole[: len(whole) * part // 10])
+            assert is_refused(), (name, part)
+        (source / name).unlink()
+        assert is_refused(), name
+        (source / name).write_bytes(whole)
+    config = json.loads((source / "config.json").read_text())
+    for change in (
+        {"d_model": 32},
+        {"d_model": -4},
+        {"vocab_size": 10**12},
+        {"encoder_layers": 10**9},
+        {"encoder_attention_heads": 3, "decoder_attention_heads": 3},
+        {"decoder_start_token_id": 10**6},
+        {"eos_token_id": "x"},
+        {"activation_function": "gelu_new"},
+    ):
+        (source / "config.json").write_text(json.dumps(config | change))
+        assert is_refused(), change
+    (source / "config.json").write_text(json.dumps(config))
+    assert not is_refused()
+    assert is_refused(), "the run exists"
+
+
+def test_a_pickle_is_not_executed(imported: Path, tmp_path: Path, seq2seq: Command) -> None:
+    source = tmp_path / "model"
+    source.mkdir()
+    for path in (imported / "model").iterdir():
+        (source / path.name).write_bytes(path.read_bytes())
+    (source / "model.safetensors").unlink()
+    program = b"cos\nsystem\n(S'touch " + str(tmp_path / "executed").encode() + b"'\ntR."
+    (source / "pytorch_model.bin").write_bytes(program)
+    result = seq2seq("import", source, tmp_path / "run")
+    assert result.exit_code == 2
+    assert "is damaged" in result.stderr
+    assert not (tmp_path / "executed").exists()
