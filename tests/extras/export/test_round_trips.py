@@ -26,7 +26,7 @@ SENTENCES = [" ".join(WORDS[n : n + k]) for n in range(0, 16, 3) for k in (1, 4)
 def import_and_export(
     seq2seq: Command, source: Path, output: Path, file_format: str, *options: object
 ) -> str:
-    """Import a model into the folder `run` beside it and export that; return the report."""
+    """Import a model into the folder `run` next to it and export that; return the report."""
     run = source.parent / "run"
     imported = seq2seq("import", source, run, "--no-verify")
     assert imported.exit_code == 0, imported.stderr
