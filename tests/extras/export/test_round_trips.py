@@ -43,7 +43,8 @@ def table(folder: Path, name: str = "vocab.json") -> dict[str, int]:
 
 def logits_of(folder: Path, pieces: list[str], known: list[str]) -> torch.Tensor:
     """The logits of known target pieces by transformers, for these source pieces, TV."""
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    auto = transformers.AutoModelForSeq2SeqLM
+    model = auto.from_pretrained(folder, dtype=torch.float32).eval()
     src, tgt = table(folder), table(folder, "target_vocab.json")
     targets = [tgt[piece] for piece in known[:7]]
     with torch.no_grad():
