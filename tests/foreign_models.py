@@ -12,7 +12,28 @@ import sentencepiece
 import torch
 import yaml
 
-WORDS = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+WORDS = [
+    "null",
+    "eins",
+    "zwei",
+    "drei",
+    "vier",
+    "fünf",
+    "sechs",
+    "sieben",
+    "acht",
+    "neun",
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+]
 SHAPE = {"d_model": 16, "layers": 2, "heads": 4, "d_ff": 24}
 
 

@@ -12,6 +12,7 @@ import yaml
 
 from seq2seq_cli.errors import short
 
+YAMLError = yaml.YAMLError
 MOST_BYTES = 1 << 17  # of a config with its aliases expanded
 
 

@@ -164,6 +164,7 @@ VERBS = {
         *("max_length_ratio", "drop_worst", "shards", "processes", "as_json", "overrides"),
         *("device", "model"),
     },
+    "import": {"source", "run_dir", "langs", "verify", "text"},
     "trim": {"run_dir", "text", "output", "fields", "model"},
     "push": {"run_dir", "repo", "is_public", "revision", "license_name"},
     "pull": {"repo", "run_dir", "revision"},

@@ -38,6 +38,7 @@ class Model(Protocol):
 
     encoder: native.Stack
     decoder: native.Stack
+    source_eos: bool  # whether the encoder reads EOS
 
     def positions(self, length: int) -> NDArray[np.float32]:
         """Return at least the first `length` positions: vectors, TD, or rotations, TJ2."""

@@ -417,7 +417,7 @@ class _Reader:
         self, weights: dict[str, Array], side: str, layer: int, d_model: int, heads: int
     ) -> None:
         theirs, ours = f"{side}/layer_{layer}", f"{side}.{layer}"
-        parts = [
+        parts: list[tuple[str, str, tuple[tuple[int, tuple[str, ...]], ...]]] = [
             ("self_attention", "self_attention", ((0, ("query", "key", "value")), (1, ("output",))))
         ]
         if side == "decoder":
@@ -556,7 +556,7 @@ def _vocabulary(
 
 
 def _sentencepiece(folder: Path) -> tuple[bytes, bytes]:
-    """Return the SentencePiece models beside the model."""
+    """Return the SentencePiece models in the folder."""
     for names in _SENTENCEPIECE:
         if all((folder / name).is_file() for name in names):
             src, tgt = (read_sentencepiece(folder / name) for name in names)
@@ -565,4 +565,4 @@ def _sentencepiece(folder: Path) -> tuple[bytes, bytes]:
     if len(found) == 1:
         return (model := read_sentencepiece(found[0])), model
     listed = ", ".join(" and ".join(dict.fromkeys(names)) for names in _SENTENCEPIECE)
-    raise UserError(f"{folder} has no SentencePiece model: put one beside model.bin ({listed})")
+    raise UserError(f"{folder} has no SentencePiece model: put one next to model.bin ({listed})")

@@ -1,11 +1,11 @@
 """The table of formats that `seq2seq import` reads, and which one a source has."""
 
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seq2seq_cli import plugins
 from seq2seq_cli.errors import UserError
 
 
@@ -40,7 +40,7 @@ def format_of(path: Path) -> str:
 
 
 def module_of(name: str) -> Any:
-    return importlib.import_module(f"seq2seq_cli.extras.convert.{FORMATS[name].module}")
+    return plugins.load("convert", FORMATS[name].module)
 
 
 @contextmanager

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from seq2seq_cli.config.safe_yaml import parse_yaml
+from seq2seq_cli.config.safe_yaml import YAMLError, parse_yaml
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import (
     MOST_ENTRIES,
@@ -132,7 +131,7 @@ def decoder_options(folder: Path) -> dict[str, Any]:
 def _options(text: str, path: Path) -> dict[str, Any]:
     try:
         options, _ = parse_yaml(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except (YAMLError, ValueError, RecursionError):
         options = None
     if not isinstance(options, dict):
         raise damaged(path, "its options are not valid YAML")

@@ -9,7 +9,7 @@ from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, 
 
 
 def own_tokenizers(folder: Path) -> Tokenizers | None:
-    """Return the tokenizers beside an exported model; None if the folder has none."""
+    """Return the tokenizers of an exported model; None if the folder has none."""
     run = RunFolder(folder)
     one, (src, tgt) = run.new_tokenizer_paths(is_one=True)[0], run.new_tokenizer_paths(is_one=False)
     if one.is_file():
@@ -26,7 +26,5 @@ def own_tokenizers(folder: Path) -> Tokenizers | None:
 def own_vocabulary(tokenizer: Tokenizer, size: int, path: Path) -> Vocabulary:
     """Return the vocabulary of a tokenizer; UserError if the weights have other rows."""
     if len(tokenizer) != size:
-        raise UserError(
-            f"{path} does not fit the tokenizer beside it, which has {len(tokenizer):,} entries"
-        )
+        raise UserError(f"{path} does not fit its tokenizer, which has {len(tokenizer):,} entries")
     return Vocabulary(tuple(tokenizer.pieces()), UNK_ID, EOS_ID, BOS_ID)

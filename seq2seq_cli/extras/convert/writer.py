@@ -95,7 +95,9 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
     if expected != found:
         name = min(n for n in {*expected, *found} if expected.get(n) != found.get(n))
         raise UserError(f"the weights do not fit the model's options: {name} is missing or differs")
-    tensors = {n: torch.from_numpy(np.require(w, requirements=("C", "W"))) for n, w in weights.items()}
+    tensors = {
+        n: torch.from_numpy(np.require(w, requirements=("C", "W"))) for n, w in weights.items()
+    }
     save_tensors(tensors, run.model)
     write_manifest(run, config, torch.device("cpu"), None)
     write_json(run.manifest, {**read_manifest(run), "imported": dict(record)})
@@ -159,7 +161,7 @@ def _ordered(model: ForeignModel, orders: Orders) -> dict[str, Array]:
 def _rows(matrix: Array, order: Order) -> Array:
     """Return the rows in our order, zeros for those that the model lacks."""
     ids = np.array([-1 if token is None else token for token in order.ids])
-    ordered = matrix[np.maximum(ids, 0)].copy()
+    ordered: Array = matrix[np.maximum(ids, 0)].copy()
     ordered[ids < 0] = 0
     return ordered
 

@@ -61,7 +61,7 @@ class Marian(Format):
     tag_usage = "A tag is a word of its own before the pieces of the source."
 
     def limits(self, config: Config) -> str | None:
-        """Marian has its own sinusoids, and numbers entries independently of SentencePiece."""
+        """Marian has its own sinusoids, and a vocabulary in addition to SentencePiece's."""
         model, base = config.model, marian_base(config.model.d_model)
         if not has_imported_kind(config):
             return "its vocabulary was not imported"
