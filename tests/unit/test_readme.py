@@ -186,7 +186,8 @@ def options_in(text: str) -> set[str]:
 def command_options() -> set[str]:
     groups = list(get_command(app).commands.values())  # type: ignore[attr-defined]
     groups += [one for group in groups for one in getattr(group, "commands", {}).values()]
-    options = {name for group in groups for parameter in group.params for name in parameter.opts}
+    parameters = [parameter for group in groups for parameter in group.params]
+    options = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
     return options | {"--help", "--version", "--install-completion", "--logdir"}
 
 
