@@ -11,29 +11,10 @@ import numpy as np
 import sentencepiece
 import torch
 import yaml
+from number_task import NAMES
 
-WORDS = [
-    "null",
-    "eins",
-    "zwei",
-    "drei",
-    "vier",
-    "fünf",
-    "sechs",
-    "sieben",
-    "acht",
-    "neun",
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-]
+GERMAN = ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
+WORDS = [*GERMAN, *NAMES]
 SHAPE = {"d_model": 16, "layers": 2, "heads": 4, "d_ff": 24}
 
 

@@ -12,7 +12,6 @@ import yaml
 
 from seq2seq_cli.errors import short
 
-YAMLError = yaml.YAMLError
 MOST_BYTES = 1 << 17  # of a config with its aliases expanded
 
 
@@ -28,6 +27,15 @@ def parse_yaml(text: str) -> tuple[Any, yaml.Node | None]:
     if _size(node, {}) > MOST_BYTES:
         raise yaml.YAMLError("its aliases expand to more than a config needs")
     return loader.construct_document(node), node
+
+
+def read_mapping(text: str) -> dict[str, Any] | None:
+    """Return a mapping of options; None for anything else, and for what is not valid."""
+    try:
+        content, _ = parse_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:

@@ -62,6 +62,12 @@ _SENTENCEPIECE = (
 )
 
 
+# The linear layers of an attention by their number, and ours that are fused in each.
+_Linears = tuple[tuple[int, tuple[str, ...]], ...]
+_SELF: _Linears = ((0, ("query", "key", "value")), (1, ("output",)))
+_CROSS: _Linears = ((0, ("query",)), (1, ("key", "value")), (2, ("output",)))
+
+
 class ModelFile(NamedTuple):
     """The content of model.bin."""
 
@@ -417,12 +423,12 @@ class _Reader:
         self, weights: dict[str, Array], side: str, layer: int, d_model: int, heads: int
     ) -> None:
         theirs, ours = f"{side}/layer_{layer}", f"{side}.{layer}"
-        parts: list[tuple[str, str, tuple[tuple[int, tuple[str, ...]], ...]]] = [
-            ("self_attention", "self_attention", ((0, ("query", "key", "value")), (1, ("output",))))
+        parts = [
+            ("self_attention", "self_attention", _SELF),
+            ("attention", "cross_attention", _CROSS),
         ]
-        if side == "decoder":
-            cross = ((0, ("query",)), (1, ("key", "value")), (2, ("output",)))
-            parts.append(("attention", "cross_attention", cross))
+        if side == "encoder":
+            del parts[1]
         for their_part, part, linears in parts:
             for index, fused in linears:
                 self._linear(
@@ -556,7 +562,7 @@ def _vocabulary(
 
 
 def _sentencepiece(folder: Path) -> tuple[bytes, bytes]:
-    """Return the SentencePiece models in the folder."""
+    """Return the SentencePiece models of a folder."""
     for names in _SENTENCEPIECE:
         if all((folder / name).is_file() for name in names):
             src, tgt = (read_sentencepiece(folder / name) for name in names)

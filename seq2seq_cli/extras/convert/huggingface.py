@@ -191,7 +191,7 @@ def _probability(given: object) -> float:
 
 
 def _positions(names: Names, d_model: int) -> Positions:
-    """Take the stored tables, which transformers computes itself when it saves none."""
+    """Take the stored tables, which transformers computes when it saves none."""
     found = Positions(has_halves=True, base=10_000.0, offset=0)
     for side in ("encoder", "decoder"):
         table = names.take_optional(f"model.{side}.embed_positions.weight", None, d_model)
@@ -203,7 +203,7 @@ def _positions(names: Names, d_model: int) -> Positions:
 def _embeddings(
     names: Names, weights: dict[str, Array], sizes: tuple[int, int, int], is_one: bool
 ) -> None:
-    """Take the embeddings, one matrix if the sides share it."""
+    """Take the embeddings, one matrix if both sides share it."""
     src_size, tgt_size, d_model = sizes
     shared = names.take_optional("model.shared.weight", src_size, d_model)
     src = names.take_optional("model.encoder.embed_tokens.weight", src_size, d_model)

@@ -102,7 +102,7 @@ def _verify(
     package = FORMATS[name].verifier
     if not verifying.is_installed(package):
         if verify:
-            plugins.require(package, "export", "--verify")
+            plugins.require(package, "convert", "--verify")
         return f"not compared, as {package} is not installed"
     if name == "huggingface":
         return verifying.verify_huggingface(folder, run, orders, text)

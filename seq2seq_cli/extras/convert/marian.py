@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from seq2seq_cli.config.safe_yaml import YAMLError, parse_yaml
+from seq2seq_cli.config.safe_yaml import read_mapping
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import (
     MOST_ENTRIES,
@@ -129,11 +129,8 @@ def decoder_options(folder: Path) -> dict[str, Any]:
 
 
 def _options(text: str, path: Path) -> dict[str, Any]:
-    try:
-        options, _ = parse_yaml(text)
-    except (YAMLError, ValueError, RecursionError):
-        options = None
-    if not isinstance(options, dict):
+    options = read_mapping(text)
+    if options is None:
         raise damaged(path, "its options are not valid YAML")
     return options
 

@@ -92,7 +92,8 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
         name = min(n for n in {*expected, *found} if expected.get(n) != found.get(n))
         raise UserError(f"the weights do not fit the model's options: {name} is missing or differs")
     tensors = {
-        n: torch.from_numpy(np.require(w, requirements=("C", "W"))) for n, w in weights.items()
+        name: torch.from_numpy(np.require(weight, requirements=("C", "W")))
+        for name, weight in weights.items()
     }
     save_tensors(tensors, run.model)
     write_manifest(run, config, torch.device("cpu"), None)
