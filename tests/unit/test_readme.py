@@ -179,7 +179,7 @@ def options_in(text: str) -> set[str]:
     code = " ".join(re.findall(r"`([^`\n]+)`", text))
     sections = "|".join(Config.model_fields)
     dotted = re.findall(rf"(?<![\w./-])((?:{sections})(?:\.[a-z][\w]*)+)(?![\w/])", code)
-    files = {"tokenizer.model", "model.safetensors", "model.npz", "model.bin"}
+    files = {"tokenizer.model", "model.safetensors", "model.bin", "model.npz"}
     return {*dotted, *re.findall(r"(?<![\w-])(--[a-z][\w-]+)", code)} - files
 
 

@@ -18,8 +18,6 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SPECIAL_PIECES, SpmVocabTokenizer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, Tokenizers, save_tokenizers
 
-IMPOSSIBLE = -100.0  # the bias of a row that the model lacks: e^-100 is no probability in fp32
-
 # Parameters whose rows, or else columns, are dimensions of the vectors between layers.
 _ROWS = re.compile(r".*\.(?:output|contract)\.(?:weight|bias)|.*norm\.(?:weight|bias)")
 _COLUMNS = re.compile(
@@ -133,6 +131,8 @@ def _names(vocabulary: Vocabulary, order: Order) -> list[str]:
 
 def _ordered(model: ForeignModel, orders: Orders) -> dict[str, Array]:
     """Return all weights with our rows of vocabularies, and sines alternating with cosines."""
+    from seq2seq_cli.model.weights import IMPOSSIBLE
+
     weights = dict(model.weights)
     bias = weights.pop("projection.bias")
     rows = {"src_embedding.weight": orders.src, "tgt_embedding.weight": orders.tgt}

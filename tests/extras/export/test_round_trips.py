@@ -26,7 +26,7 @@ SENTENCES = [" ".join(WORDS[n : n + k]) for n in range(0, 16, 3) for k in (1, 4)
 def import_and_export(
     seq2seq: Command, source: Path, output: Path, file_format: str, *options: object
 ) -> str:
-    """Import a model into the folder `run` beside it and export that; return the report."""
+    """Import a model into the folder `run` next to it and export that; return the report."""
     run = source.parent / "run"
     imported = seq2seq("import", source, run, "--no-verify")
     assert imported.exit_code == 0, imported.stderr
@@ -43,7 +43,8 @@ def table(folder: Path, name: str = "vocab.json") -> dict[str, int]:
 
 def logits_of(folder: Path, pieces: list[str], known: list[str]) -> torch.Tensor:
     """The logits of known target pieces by transformers, for these source pieces, TV."""
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    auto = transformers.AutoModelForSeq2SeqLM
+    model = auto.from_pretrained(folder, dtype=torch.float32).eval()
     src, tgt = table(folder), table(folder, "target_vocab.json")
     targets = [tgt[piece] for piece in known[:7]]
     with torch.no_grad():
