@@ -395,7 +395,7 @@ class ParallelText(NamedTuple):
 def _one_or_several(given: Any, info: ValidationInfo) -> Any:
     if isinstance(given, list | tuple):
         if not given and _is_given_now(info):  # an imported run has no training text
-            raise ValueError("needs at least one corpus")
+            raise ValueError("needs at least one corpus; an imported run trains with train --from")
         return tuple(given)
     return (given,)
 

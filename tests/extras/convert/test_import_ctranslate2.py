@@ -196,6 +196,35 @@ def test_an_exported_run_comes_back(exported: Path, tmp_path: Path, seq2seq: Com
     assert (config.decoding.beam_size, config.decoding.length_penalty) == (4, 0.2)
 
 
+def test_rotary_models_and_tags_come_back(tmp_path: Path, seq2seq: Command) -> None:
+    """A package has one tag, which CTranslate2 puts before every source."""
+    config = numbers_config(tmp_path, 200)
+    train = config["data"]["train"]
+    config["data"] |= {"train": [{**train, "tag": "<a>"}], "languages": {"src": "de", "tgt": "en"}}
+    config["tokenizer"] = {"kind": "bpe"}
+    config["model"] |= {"positions": "rotary", "attention_bias": False, "tie_embeddings": False}
+    config["training"] |= {**FAST, "max_steps": 20}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    assert seq2seq("train", tmp_path / "config.yaml", "--run-dir", tmp_path / "run").exit_code == 0
+    package, again = tmp_path / "tagged.argosmodel", tmp_path / "again"
+    flags = ("--format", "argos", "--tag", "<a>", "-o", package)
+    done = seq2seq("export", tmp_path / "run", *flags)
+    assert done.exit_code == 0, done.stderr
+    result = seq2seq("import", package, again)
+    assert result.exit_code == 0, result.stderr
+    assert "100 of 100 greedy translations equal CTranslate2's" in result.stdout
+    options = load_config(again / "config.yaml")
+    assert (options.model.positions, options.decoding.tag) == ("rotary", "<a>")
+    flags = ("--beam-size", 1, "--set", "decoding.precision=fp32")
+    for option in ("tag=<a>", "replace_unk=false", "max_len_factor=2", "max_len_extra=20"):
+        flags = (*flags, "--set", f"decoding.{option}")
+    lines = "1 2 3\n4 4\n9 8 7 6\n"
+    ours, theirs = (
+        seq2seq("translate", run, *flags, stdin=lines).stdout for run in (tmp_path / "run", again)
+    )
+    assert ours == theirs
+
+
 def rewritten(package: Path, output: Path, files: dict[str, bytes | None]) -> Path:
     """Copy a package with other files; None removes one."""
     with zipfile.ZipFile(package) as archive, zipfile.ZipFile(output, "w") as new:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from commands import Command
 from foreign_models import WORDS, write_marian_mt
+from served import serving
 
 from seq2seq_cli.config.loader import load_config
 
@@ -123,6 +124,33 @@ def test_every_command_works_on_an_imported_run(
     ):
         result = seq2seq(*command)
         assert result.exit_code == 0, (command, result.stderr)
+
+
+def test_an_imported_run_is_served(imported: Path) -> None:
+    with serving(imported / "run", "--processes", 1) as served:
+        fields = {"q": f"{TAGS[0]} eins zwei", "source": "de", "target": "en"}
+        assert served.ask("/translate", fields).status == 200
+
+
+def test_an_imported_run_is_not_resumed(imported: Path, seq2seq: Command) -> None:
+    run = imported / "run"
+    result = seq2seq("train", run / "config.yaml", "--run-dir", run)
+    assert result.exit_code == 2
+    assert "train --from" in result.stderr
+
+
+def test_bad_words_come_along(tmp_path: Path, seq2seq: Command) -> None:
+    """Words are banned; what is no word is noted; padding is impossible anyway."""
+    write_marian_mt(tmp_path / "model", 6, missing=0.0)
+    ids = json.loads((tmp_path / "model" / "vocab.json").read_text())
+    path = tmp_path / "model" / "generation_config.json"
+    bad = [[ids["<pad>"]], [ids["▁seven"]], [ids["s"]]]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"bad_words_ids": bad}))
+    result = seq2seq("import", tmp_path / "model", tmp_path / "run")
+    assert result.exit_code == 0, result.stderr
+    assert load_config(tmp_path / "run" / "config.yaml").decoding.banned_words == ("seven",)
+    assert f"the tokens [{ids['s']}] of bad_words_ids are no word" in result.stdout
+    assert f"[{ids['<pad>']}]" not in result.stdout
 
 
 @pytest.mark.parametrize("kind", ["t5", "mbart", "m2m_100", "pegasus", "bert"])
