@@ -151,7 +151,7 @@ def test_invalid_input_gives_one_error_and_leaves_no_files(
         (("train",), "Missing argument 'CONFIG'"),
         (("translate", "nowhere", "x"), "there is no run folder nowhere"),
         (("translate", ".", "x"), ". is not a run folder: it has no config.yaml"),
-        (("trian", "x.yaml"), "No such command 'trian'. Did you mean 'train'?"),
+        (("trian", "x.yaml"), "No such command 'trian'. Did you mean 'train', 'trim'?"),
         (("train", "x.yaml", "--sett", "a=b"), "No such option: --sett"),
         (("eval", ".", "--src", "a"), "give --src and --ref, or --pairs alone"),
         (("train", "x.yaml", "--device", "tpu"), "'tpu' is not one of"),
