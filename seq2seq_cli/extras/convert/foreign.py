@@ -3,7 +3,6 @@
 V vocabulary, D d_model, F d_ff.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,7 +212,3 @@ def fit_positions(table: NDArray[Any], path: Path) -> Positions:
 
 def position_options(positions: Positions) -> dict[str, Any]:
     return {"position_base": positions.base, "position_offset": positions.offset}
-
-
-def scale_of(d_model: int, is_scaled: bool) -> float:
-    return math.sqrt(d_model) if is_scaled else 1.0
