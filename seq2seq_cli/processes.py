@@ -5,19 +5,22 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from seq2seq_cli.errors import UserError
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_ITEMS_AHEAD = 2  # for each process
 _BLOCKS_SIGNALS = hasattr(signal, "pthread_sigmask")  # Windows does not
 
 
@@ -58,19 +61,71 @@ def call_in_new_process(work: Callable[[], Result]) -> Result:
         pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         with held_signals(signal.SIGINT):
             future = pool.submit(_call, work)
-    with pool:
-        try:
-            return future.result()
-        except BrokenProcessPool:
-            raise ProcessDiedError(
-                "a process that was started for this has died; was it out of memory?"
-            ) from None
+    with pool, _death_reported():
+        return future.result()
 
 
 def _call(work: Callable[[], Result]) -> Result:
     threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
     unblock_signals()
     return work()
+
+
+@contextmanager
+def ordered_pool(
+    num_processes: int, make: Callable[..., Callable[[Item], Result]], *arguments: object
+) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
+    """Yield a function like `map` of `make(*arguments)`, which each of several processes makes.
+
+    The processes, which have imported the module of `make`, end with the block. Some items are
+    taken ahead of the results. The function raises ProcessDiedError.
+    """
+    context = process_context(make.__module__)
+    pool = ProcessPoolExecutor(num_processes, context, _start_worker, (make, arguments))
+
+    def results_of(items: Iterable[Item]) -> Iterator[Result]:
+        ahead: deque[Future[Result]] = deque()
+        with _death_reported():
+            for item in items:
+                with held_signals(signal.SIGINT):  # the first item starts the processes
+                    ahead.append(pool.submit(_work_on, item))
+                if len(ahead) >= _ITEMS_AHEAD * num_processes:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+
+    with pool:
+        try:
+            yield results_of
+        finally:
+            pool.shutdown(cancel_futures=True)  # if exit came first, the processes would never end
+
+
+# Set in a process of `ordered_pool`.
+_worker: Callable[[Any], Any] | None = None
+
+
+def _start_worker(make: Callable[..., Callable[[Any], Any]], arguments: tuple[object, ...]) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
+    unblock_signals()
+    threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
+    _worker = make(*arguments)
+
+
+def _work_on(item: Any) -> Any:
+    assert _worker is not None, "the pool has started this process"
+    return _worker(item)
+
+
+@contextmanager
+def _death_reported() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool:
+        raise ProcessDiedError(
+            "a process that was started for this has died; was it out of memory?"
+        ) from None
 
 
 def _start_resource_tracker() -> None:

@@ -1,20 +1,15 @@
 """Splits pairs of text into token ids; large texts in several processes."""
 
+import functools
 import itertools
-import signal
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.processes import end_with_parent, held_signals, process_context, unblock_signals
+from seq2seq_cli.processes import ordered_pool
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, Tokenizers
 
@@ -22,7 +17,6 @@ Ids = npt.NDArray[np.int32]
 
 _LINES_AT_ONCE = 10_000
 _CHARACTERS_AT_ONCE = 1 << 24
-_CHUNKS_AHEAD = 2  # for each process
 
 
 class TokenizedSide(NamedTuple):
@@ -56,47 +50,18 @@ def splitter(
         return
     models = [tokenizer.model for tokenizer in tokenizers]
     start = (models, tokenizers.is_shared, max_length)
-    context = process_context(__name__)
-    with ProcessPoolExecutor(num_processes, context, _start_in_process, start) as pool:
-
-        def split(pairs: Iterable[Pair]) -> Iterator[TokenizedChunk]:
-            ahead: deque[Future[TokenizedChunk]] = deque()
-            try:
-                for chunk in chunks_of(pairs):
-                    with held_signals(signal.SIGINT):  # the first chunk starts the processes
-                        ahead.append(pool.submit(_tokenize_in_process, chunk))
-                    if len(ahead) >= _CHUNKS_AHEAD * num_processes:
-                        yield ahead.popleft().result()
-                while ahead:
-                    yield ahead.popleft().result()
-            except BrokenProcessPool:
-                raise UserError(
-                    "a process that splits text into tokens has died; was it out of memory?"
-                ) from None
-
-        try:
-            yield split
-        finally:
-            pool.shutdown(cancel_futures=True)  # if exit came first, the processes would never end
+    with ordered_pool(num_processes, _tokenization, *start) as tokenize_all:
+        yield lambda pairs: tokenize_all(chunks_of(pairs))
 
 
-# Set in a process that splits text for another.
-_loaded: tuple[Tokenizers, int | None] | None = None
-
-
-def _start_in_process(models: Sequence[bytes], is_shared: bool, max_length: int | None) -> None:
-    global _loaded
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
-    unblock_signals()
-    threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
+def _tokenization(
+    models: Sequence[bytes], is_shared: bool, max_length: int | None
+) -> Callable[[list[Pair]], TokenizedChunk]:
     src = Tokenizer.from_model(models[0])
     tgt = Tokenizer.from_model(models[1], src if is_shared else None)
-    _loaded = Tokenizers(src, tgt), max_length
-
-
-def _tokenize_in_process(chunk: list[Pair]) -> TokenizedChunk:
-    assert _loaded is not None, "the pool has started this process"
-    return tokenize(chunk, *_loaded, num_threads=1)
+    return functools.partial(
+        tokenize, tokenizers=Tokenizers(src, tgt), max_length=max_length, num_threads=1
+    )
 
 
 def tokenize(

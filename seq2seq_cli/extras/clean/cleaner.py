@@ -7,14 +7,9 @@ the number of processes. Memory grows by the hashes of the pairs that are kept.
 
 import itertools
 import logging
-import signal
 import sys
-import threading
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,13 +22,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.clean.language_scripts import scripts_of
 from seq2seq_cli.extras.clean.outputs import Outputs, opened_outputs
 from seq2seq_cli.extras.clean.seen import Hashes, SeenHashes, hashes_of
-from seq2seq_cli.processes import (
-    ProcessDiedError,
-    end_with_parent,
-    held_signals,
-    process_context,
-    unblock_signals,
-)
+from seq2seq_cli.processes import ordered_pool
 from seq2seq_cli.text.corpus import BadLineError, Pair, read_entries, readable_pairs
 from seq2seq_cli.text.rules import (
     RULES,
@@ -61,7 +50,6 @@ RULE_NAMES = (UNREADABLE, *RULES, LANGUAGE, *STATEFUL)
 
 _LINES_AT_ONCE = 5_000
 _CHARACTERS_AT_ONCE = 1 << 22
-_BATCHES_AHEAD = 2  # for each process
 _PROFILED_BATCHES = 4  # at the start of the text
 
 Numbered = tuple[int, Pair | BadLineError]
@@ -152,8 +140,8 @@ def clean(
         bar = stack.enter_context(
             tqdm(unit=" pairs", unit_scale=True, disable=not sys.stderr.isatty())
         )
-        judged = judged_in_order(itertools.chain(head, batches), job, settings.num_processes)
-        for batch, verdict in stack.enter_context(closing(judged)):
+        batches = itertools.chain(head, batches)
+        for batch, verdict in stack.enter_context(judged(batches, job, settings.num_processes)):
             for rule, line, entry in sorter.sort(batch, verdict):
                 write(rule, line, entry)
             bar.update(len(batch))
@@ -235,32 +223,18 @@ def batches_of(entries: Iterable[Numbered]) -> Iterator[list[Numbered]]:
         yield batch
 
 
-def judged_in_order(
+@contextmanager
+def judged(
     batches: Iterable[list[Numbered]], job: Job, num_processes: int
-) -> Generator[tuple[list[Numbered], Judged], None, None]:
-    """Yield each batch with its verdicts, in order; raises ProcessDiedError."""
+) -> Iterator[Iterator[tuple[list[Numbered], Judged]]]:
+    """Yield all batches with their verdicts, which other processes find until the block ends."""
+    batches, judged_batches = itertools.tee(batches)
+    pairs = map(_pairs, judged_batches)
     if num_processes == 1:
-        judge_pairs = _Judge(job)
-        yield from ((batch, judge_pairs(_pairs(batch))) for batch in batches)
+        yield zip(batches, map(_Judge(job), pairs), strict=True)
         return
-    context = process_context(__name__)
-    ahead: deque[tuple[list[Numbered], Future[Judged]]] = deque()
-    pool = ProcessPoolExecutor(num_processes, context, _start_in_process, (job,))
-    try:
-        for batch in batches:
-            with held_signals(signal.SIGINT):  # the first batch starts the processes
-                ahead.append((batch, pool.submit(_judge_in_process, _pairs(batch))))
-            if len(ahead) >= _BATCHES_AHEAD * num_processes:
-                batch, future = ahead.popleft()
-                yield batch, future.result()
-        for batch, future in ahead:
-            yield batch, future.result()
-    except BrokenProcessPool:
-        raise ProcessDiedError(
-            "a process that was started for this has died; was it out of memory?"
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ordered_pool(num_processes, _Judge, job) as judge_all:
+        yield zip(batches, judge_all(pairs), strict=True)
 
 
 def _pairs(batch: Sequence[Numbered]) -> list[Pair]:
@@ -285,20 +259,3 @@ class _Judge:
         return Judged(
             judge(batch, self._rules), hashes_of(exact), hashes_of(near), hashes_of(batch.src.keys)
         )
-
-
-# Set in a process that judges pairs for another.
-_judge: _Judge | None = None
-
-
-def _start_in_process(job: Job) -> None:
-    global _judge
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
-    unblock_signals()
-    threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
-    _judge = _Judge(job)
-
-
-def _judge_in_process(pairs: list[Pair]) -> Judged:
-    assert _judge is not None, "the pool has started this process"
-    return _judge(pairs)
