@@ -228,7 +228,7 @@ def profile_of(pairs: Sequence[Pair], characters: Characters) -> Profile:
     """Return what is usual in some pairs."""
     batch = Batch(pairs, characters, Limits(), Profile(1.0, ((), ())))
     src, tgt = batch.sides
-    is_filled = (src.letters_N > 0) & (tgt.letters_N > 0)
+    is_filled = (src.length_N > 0) & (tgt.length_N > 0)
     ratios = tgt.length_N[is_filled] / src.length_N[is_filled]
     scripts = [main_scripts(side.letters_by_script()) for side in batch.sides]
     return Profile(float(np.median(ratios)) if len(ratios) else 1.0, (scripts[0], scripts[1]))
@@ -288,24 +288,18 @@ def _has_few_letters(side: Side, limits: Limits) -> Mask:
     return np.asarray(letters_N < limits.min_letters * side.length_N)
 
 
-def _is_repetitive(batch: Batch) -> Mask:
+def is_repetitive(batch: Batch, side: Side) -> Mask:
     most = batch.limits.max_repeats
 
-    def repeats(side: Side) -> Callable[[int], bool]:
-        def among_words(i: int) -> bool:
-            if side.spaceless_N[i] * 2 > side.letters_N[i]:
-                return _repeats_in_a_row(side.keys[i], most)
-            words = side.lines[i].split()
-            if len(words) - len(set(words)) < most - 1:
-                return False
-            return _repeats_in_a_row(_WORD.findall(side.lines[i].casefold()), most)
+    def repeats(i: int) -> bool:
+        if side.spaceless_N[i] * 2 > side.letters_N[i]:
+            return _repeats_in_a_row(side.keys[i], most)
+        words = side.lines[i].split()
+        if len(words) - len(set(words)) < most - 1:
+            return False
+        return _repeats_in_a_row(_WORD.findall(side.lines[i].casefold()), most)
 
-        return among_words
-
-    found = np.zeros(len(batch.pairs), np.bool_)
-    for side in batch.sides:
-        found |= side.character_run_N | batch.where(repeats(side), side.words_N > most)
-    return found
+    return side.character_run_N | batch.where(repeats, side.words_N > most)
 
 
 def _repeats_in_a_row(units: Sequence[str], most: int) -> bool:
@@ -394,7 +388,8 @@ RULES: dict[str, Rule] = {
         lambda batch: batch.src.having(_ADDRESS) ^ batch.tgt.having(_ADDRESS),
     ),
     "repetition": Rule(  # OpusFilter, there 2
-        "words over {max_repeats} times in a row", _is_repetitive
+        "words over {max_repeats} times in a row",
+        lambda batch: is_repetitive(batch, batch.src) | is_repetitive(batch, batch.tgt),
     ),
     "numbers": Rule(  # OpusFilter
         "under {min_numbers:.0%} equal numbers", _has_other_numbers

@@ -21,7 +21,6 @@ from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.clean.language_scripts import scripts_of
 from seq2seq_cli.extras.clean.outputs import Outputs, opened_outputs
-from seq2seq_cli.extras.clean.seen import Hashes, SeenHashes, hashes_of
 from seq2seq_cli.processes import ordered_pool
 from seq2seq_cli.text.corpus import BadLineError, Pair, read_entries, readable_pairs
 from seq2seq_cli.text.rules import (
@@ -35,6 +34,7 @@ from seq2seq_cli.text.rules import (
     judge,
     profile_of,
 )
+from seq2seq_cli.text.seen_hashes import Hashes, SeenHashes, hashes_of
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,18 +15,25 @@ import numpy.typing as npt
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.distill.stages import Facts, written
+from seq2seq_cli.text import rules
+from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.io import raw_lines
-from seq2seq_cli.text.leakage import normalized
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
-KEPT = "kept"
-RULES = (KEPT, "empty", "copy of the source", "repetition", "length ratio", "worst scores")
 _SHORTEST_COPY = 4  # words; names and numbers are often their own translation
-_SMOOTHING = 10  # characters on both sides: ratios of short lines vary more
-_AT_ONCE = 1_000  # lines
+_AT_ONCE = 5_000  # lines; the first ones say what length ratio is usual
 
-# Up to eight characters eight times in a row, or up to four words four times.
-_REPETITION = re.compile(r"(\S.{0,7}?)\1{7}|(?<!\S)((?:\S+ ){1,4}?)\2{3}")
+_RULES = {
+    "empty": rules.RULES["empty"].rejects,
+    "copy of the source": lambda batch: (
+        rules.is_copy(batch) & (batch.src.words_N >= _SHORTEST_COPY)
+    ),
+    "repetition": lambda batch: (
+        rules.is_repetitive(batch, batch.tgt) & ~rules.is_repetitive(batch, batch.src)
+    ),
+    "length ratio": rules.is_ratio_outlier,
+}
+RULES = ("kept", *_RULES, "worst scores")
 
 
 @dataclass(frozen=True)
@@ -46,27 +52,6 @@ class Translated(NamedTuple):
     log_prob: float
 
 
-def is_repetitive(text: str) -> bool:
-    """Return True if the same characters or words occur many times in a row."""
-    return _REPETITION.search(" ".join(text.split()) + " ") is not None
-
-
-def fault_of(src: str, tgt: str) -> str:
-    """Return the rule that a translation breaks on its own, or `KEPT`."""
-    if not tgt.strip():
-        return "empty"
-    if len(src.split()) >= _SHORTEST_COPY and normalized(src) == normalized(tgt):
-        return "copy of the source"
-    if is_repetitive(tgt) and not is_repetitive(src):
-        return "repetition"
-    return KEPT
-
-
-def length_ratio(src: str, tgt: str) -> float:
-    """Return the smoothed ratio of characters of target and source."""
-    return (len(tgt) + _SMOOTHING) / (len(src) + _SMOOTHING)
-
-
 def read_translations(source: Path, parts: Sequence[Path]) -> Iterator[Translated]:
     """Yield the lines of the source with their translations, from n-best lists of one."""
     translations = itertools.chain.from_iterable(map(raw_lines, parts))
@@ -83,20 +68,20 @@ def judge(lines: Iterator[Translated], tgt: Tokenizer, filters: Filters) -> npt.
 
     The score of a translation is its log-probability, divided by its number of tokens with EOS.
     """
-    rules, ratios, scores = array("b"), array("f"), array("f")
+    limits = rules.Limits(max_ratio=filters.max_length_ratio, max_similarity=1.0)
+    table = [rules.Rule(name, rejects) for name, rejects in _RULES.items()]
+    characters, profile = rules.Characters(), None
+    verdicts, scores = array("b"), array("f")
     while chunk := list(itertools.islice(lines, _AT_ONCE)):
-        for line, ids in zip(chunk, tgt.to_ids_batch([each.text for each in chunk]), strict=True):
-            src = line.source["src"]
-            rules.append(RULES.index(fault_of(src, line.text)))
-            ratios.append(length_ratio(src, line.text))
-            scores.append(line.log_prob / (len(ids) + 1))
-    rules_L, ratios_L = np.array(rules, np.int8), np.asarray(ratios, np.float32)
-    if not (rules_L == 0).any():
-        return rules_L
-    off_L = np.abs(np.log(ratios_L / np.median(ratios_L[rules_L == 0])))
-    rules_L[(rules_L == 0) & (off_L > np.log(filters.max_length_ratio))] = RULES.index(
-        "length ratio"
-    )
+        pairs = [
+            Pair(line["src"], text, features=line.get("features", "")) for line, text, _ in chunk
+        ]
+        profile = profile or rules.profile_of(pairs, characters)
+        batch = rules.Batch(pairs, characters, limits, profile)
+        verdicts.extend(rules.judge(batch, table).tolist())
+        ids = tgt.to_ids_batch([line.text for line in chunk])
+        scores.extend(line.log_prob / (len(row) + 1) for line, row in zip(chunk, ids, strict=True))
+    rules_L = np.array(verdicts, np.int8)
     (left,) = np.nonzero(rules_L == 0)
     by_score = left[np.argsort(np.asarray(scores, np.float32)[left], kind="stable")]
     rules_L[by_score[: int(len(left) * filters.drop_worst / 100)]] = RULES.index("worst scores")

@@ -1,6 +1,6 @@
 """The source text of a distillation: which of its lines are translated."""
 
-from array import array
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Set
 from pathlib import Path
@@ -14,8 +14,10 @@ from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.features import TAB
 from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.leakage import source_hash
+from seq2seq_cli.text.seen_hashes import SeenHashes
 
 LONGEST = 1_000  # characters; longer lines are rarely one sentence
+_AT_ONCE = 5_000  # lines
 
 
 def clean_source(
@@ -23,22 +25,21 @@ def clean_source(
 ) -> Facts:
     """Write the lines to translate, as JSON, each once; return how many there were and are.
 
-    `held_out` are `source_hash`es of text that the student must not see. Two passes keep memory at
-    some bytes per line.
+    `held_out` are `source_hash`es of text that the student must not see.
     """
-    hashes, dropped = array("q"), Counter[str]()
-    for line in _read(job, path, has_features):
-        hashes.append(_hash_of(line))
-    is_first = np.zeros(len(hashes), np.bool_)
-    is_first[np.unique(np.asarray(hashes, np.int64), return_index=True)[1]] = True
+    lines, seen = _read(job, path, has_features), SeenHashes()
+    num_lines, dropped = 0, Counter[str]()
     with written(target) as write:
-        for line, is_new in zip(_read(job, path, has_features), is_first, strict=True):
-            if (rule := _fault_of(line, bool(is_new), held_out)) is not None:
-                dropped[rule] += 1
-                continue
-            extra = {"tag": line.tag, "features": line.features}
-            write({"src": line.text} | {name: value for name, value in extra.items() if value})
-    return {"lines": len(hashes), "kept": len(hashes) - dropped.total(), "dropped": dict(dropped)}
+        while chunk := list(itertools.islice(lines, _AT_ONCE)):
+            num_lines += len(chunk)
+            hashes = np.array([_hash_of(line) for line in chunk], np.int64).view(np.uint64)
+            for line, is_repeat in zip(chunk, seen.add(hashes).tolist(), strict=True):
+                if (rule := _fault_of(line, is_repeat, held_out)) is not None:
+                    dropped[rule] += 1
+                    continue
+                extra = {"tag": line.tag, "features": line.features}
+                write({"src": line.text} | {name: value for name, value in extra.items() if value})
+    return {"lines": num_lines, "kept": num_lines - dropped.total(), "dropped": dict(dropped)}
 
 
 def _read(job: Job, path: Path, has_features: bool) -> Iterator[TranslationInput]:
@@ -59,7 +60,7 @@ def _source_hash(line: TranslationInput) -> int:
     return source_hash(Pair(line.text, "", features=line.features))
 
 
-def _fault_of(line: TranslationInput, is_new: bool, held_out: Set[int]) -> str | None:
+def _fault_of(line: TranslationInput, is_repeat: bool, held_out: Set[int]) -> str | None:
     """Return the rule by which a line is not translated, if any."""
     if not line.text:
         return "empty"
@@ -67,6 +68,6 @@ def _fault_of(line: TranslationInput, is_new: bool, held_out: Set[int]) -> str |
         return "not valid UTF-8"
     if len(line.text) > LONGEST:
         return f"longer than {LONGEST:,} characters"
-    if not is_new:
+    if is_repeat:
         return "duplicate"
     return "in the validation text" if _source_hash(line) in held_out else None

@@ -18,14 +18,7 @@ from number_task import FAST, number_pairs, numbers_config, write_config, write_
 from seq2seq_cli import Translator
 from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.distill.filters import (
-    KEPT,
-    RULES,
-    Filters,
-    Translated,
-    fault_of,
-    judge,
-)
+from seq2seq_cli.extras.distill.filters import RULES, Filters, Translated, judge
 from seq2seq_cli.extras.distill.student import Shape
 
 LINES = [src for src, _ in number_pairs(240, seed=8)]
@@ -170,20 +163,24 @@ def test_source_lines_are_clean_and_unseen(trained, numbers, seq2seq, tmp_path):
 @pytest.mark.parametrize(
     ("src", "tgt", "rule"),
     [
-        ("ein Haus", "a house", KEPT),
+        ("ein Haus", "a house", "kept"),
         ("ein Haus", " ", "empty"),
         ("das ist ein Haus", "Das  ist ein Haus", "copy of the source"),
-        ("Anna Müller", "Anna Müller", KEPT),
+        ("Anna Müller", "Anna Müller", "kept"),
         ("ein Haus", "a house a house a house a house", "repetition"),
         ("ja", "no no no no", "repetition"),
-        ("ja ja ja ja", "no no no no", KEPT),
-        ("ein Haus", "a hahahahahahahaha", "repetition"),
+        ("ja ja ja ja", "no no no no", "kept"),
+        ("das ist ein Haus", "das ist ein Hans", "kept"),
+        ("1 2 3 4", "1 2 3 4", "kept"),
+        ("ein Haus", "a haaaaaaaaaaaa", "repetition"),
         ("房子", "好的好的好的好的好的好的好的好的", "repetition"),
-        ("ein Haus", "a big house, a small house, a house", KEPT),
+        ("ein Haus", "a big house, a small house, a house", "kept"),
     ],
 )
-def test_rules_for_one_translation(src, tgt, rule):
-    assert fault_of(src, tgt) == rule
+def test_rules_for_one_translation(src, tgt, rule, trained):
+    tokenizer = Translator.load(trained).tokenizers.tgt
+    [number] = judge(iter([Translated({"src": src}, tgt, 0.0)]), tokenizer, Filters(9.0, 0.0))
+    assert RULES[number] == rule
 
 
 def test_rules_for_all_translations(trained):
