@@ -401,20 +401,23 @@ class RejectionCounter:
     """Counts the pairs that the rules reject with their default limits."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
+        self.counts = Counter[str]()
         self._characters = Characters()
         self._profile: Profile | None = None
 
-    def add(self, pairs: Sequence[Pair]) -> None:
-        """Count pairs; the first ones say what is usual in the text."""
+    def add(self, pairs: Sequence[Pair]) -> list[str]:
+        """Count pairs; return for each the rule that rejects it, or "".
+
+        The first ones say what is usual in the text.
+        """
         if not pairs:
-            return
+            return []
         self._profile = self._profile or profile_of(pairs, self._characters)
         batch = Batch(pairs, self._characters, Limits(), self._profile)
-        numbers = np.bincount(judge(batch, list(RULES.values())), minlength=len(RULES) + 1)
-        for name, count in zip(RULES, numbers[1:].tolist(), strict=True):
-            if count:
-                self.counts[name] = self.counts.get(name, 0) + count
+        names = ["", *RULES]
+        found = [names[number] for number in judge(batch, list(RULES.values())).tolist()]
+        self.counts.update(filter(None, found))
+        return found
 
 
 def _codes(text: str) -> npt.NDArray[np.uint32]:

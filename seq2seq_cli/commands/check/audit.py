@@ -1,13 +1,12 @@
 """Audits a text for `check`: counts, suspicious lines, and the first examples of each defect.
 
-Memory grows by 24 bytes per line (hashes and length ratios), temporarily by about 100.
+Memory grows by 20 bytes per line (hashes and length ratios), temporarily by about 100.
 """
 
 import itertools
-import math
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +16,7 @@ from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import Pair, files_of_lines, read_pairs
 from seq2seq_cli.text.leakage import LineHashes, Overlap
-from seq2seq_cli.text.rules import Limits, RejectionCounter
+from seq2seq_cli.text.rules import RULES, RejectionCounter
 from seq2seq_cli.text.rules import main_scripts as main_scripts_of
 from seq2seq_cli.text.scripts import (
     CONTROL,
@@ -30,8 +29,7 @@ from seq2seq_cli.text.scripts import (
 )
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
 
-OUTLIER_FACTOR = Limits().max_ratio  # between a pair's length ratio and the median
-OUTLIER_TOKENS = 10  # of the longer side at least: ratios of short sentences vary
+SHARED_RULES = ("copy", "ratio")  # of `clean`, which are also findings
 
 _EXAMPLES = 3
 _COLUMNS = 72  # of an example
@@ -43,8 +41,6 @@ _DEFECTS: dict[str, Callable[[str], bool]] = {  # of a side
     "tokenized": looks_tokenized,
     "lower_case": lacks_capitals,
 }
-
-Ratios = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, order=True)
@@ -84,7 +80,6 @@ class LengthRatio:
     median: float
     percentile_1: float
     percentile_99: float
-    outliers: Finding  # more than OUTLIER_FACTOR off the median, with the farthest as examples
 
 
 @dataclass(frozen=True)
@@ -116,9 +111,9 @@ def audit_text(
 
     Raises UserError if the text cannot be read or has no pairs.
     """
-    findings = {name: Finding() for name in ("unreadable", "empty", "too_long", "copied")}
-    src, tgt, ratios, hashes = _SideCounter(), _SideCounter(), _RatioCounter(), LineHashes()
-    rejected = RejectionCounter()
+    findings = {name: Finding() for name in ("unreadable", "empty", "too_long", *SHARED_RULES)}
+    src, tgt, hashes, rejected = _SideCounter(), _SideCounter(), LineHashes(), RejectionCounter()
+    ratios: list[npt.NDArray[np.float32]] = []
     numbered = enumerate(read_pairs(text.once(), data.on_bad_line), start=1)
     num_lines = num_pairs = 0
     while chunk := list(itertools.islice(numbered, _LINES_AT_ONCE)):
@@ -140,11 +135,11 @@ def audit_text(
             tgt.add(line, pair.tgt, tgt_ids)
             if max(len(src_ids), len(tgt_ids)) > data.max_length:
                 findings["too_long"].add(line, pair.src, pair.tgt)
-            is_copy = pair.src == pair.tgt and not pair.features  # a form may equal its lemma
-            if is_copy and any(map(str.isalpha, pair.src)):
-                findings["copied"].add(line, pair.src)
-        ratios.add(pairs, all_src_ids, all_tgt_ids)
-        rejected.add([pair for _, pair in pairs])
+        ratios.append(_lengths(all_tgt_ids) / _lengths(all_src_ids))
+        rules = rejected.add([pair for _, pair in pairs])
+        for (line, pair), rule in zip(pairs, rules, strict=True):
+            if rule in SHARED_RULES:
+                findings[rule].add(line, pair.src, pair.tgt)
     if not num_pairs:
         reason = "no line is readable and has text on both sides"
         raise UserError(f"no pairs in {text.name}: {reason}")
@@ -158,9 +153,9 @@ def audit_text(
         findings=findings,
         src=src.audit(like.src.main_scripts if like else None),
         tgt=tgt.audit(like.tgt.main_scripts if like else None),
-        length_ratio=ratios.audit(),
+        length_ratio=LengthRatio(*np.percentile(np.concatenate(ratios), (50, 1, 99)).tolist()),
         repeated=hashes.repeated(),
-        rejected=rejected.counts,
+        rejected={name: rejected.counts[name] for name in RULES if name in rejected.counts},
     )
     return audit, hashes
 
@@ -177,6 +172,10 @@ def _audit_file(name: str, lines: Iterator[bytes]) -> FileAudit:
         except UnicodeDecodeError:
             invalid += 1
     return FileAudit(name, num_lines, has_mark, crlf, invalid)
+
+
+def _lengths(all_ids: Sequence[list[int]]) -> npt.NDArray[np.float32]:
+    return np.array([len(ids) + 1 for ids in all_ids], np.float32)
 
 
 def _example(line: int, *sides: str) -> Example:
@@ -229,42 +228,3 @@ class _SideCounter:
         return SideAudit(
             self._tokens, self._unknown, scripts, main_scripts, findings | self._findings
         )
-
-
-class _RatioCounter:
-    """Collects a LengthRatio chunk by chunk."""
-
-    def __init__(self) -> None:
-        self._ratios: list[Ratios] = []
-        self._ratios_of_long_pairs: list[Ratios] = []
-        self._extremes: list[tuple[float, Example]] = []
-
-    def add(
-        self, pairs: list[tuple[int, Pair]], src_ids: list[list[int]], tgt_ids: list[list[int]]
-    ) -> None:
-        src, tgt = (np.array([len(i) + 1 for i in ids], np.float32) for ids in (src_ids, tgt_ids))
-        ratios: Ratios = tgt / src
-        self._ratios.append(ratios)
-        is_long = np.maximum(src, tgt) >= OUTLIER_TOKENS
-        self._ratios_of_long_pairs.append(ratios[is_long])
-        order = [i for i in np.argsort(ratios, kind="stable") if is_long[i]]
-        for i in {*order[:_EXAMPLES], *order[-_EXAMPLES:]}:
-            line, pair = pairs[i]
-            self._extremes.append((float(ratios[i]), _example(line, pair.src, pair.tgt)))
-        self._extremes.sort()
-        del self._extremes[_EXAMPLES:-_EXAMPLES]
-
-    def audit(self) -> LengthRatio:
-        ratios, ratios_of_long_pairs = map(
-            np.concatenate, (self._ratios, self._ratios_of_long_pairs)
-        )
-        low, median, high = (float(x) for x in np.percentile(ratios, (1, 50, 99)))
-
-        def distance(ratio: float) -> float:
-            return abs(math.log(ratio / median))
-
-        limit = math.log(OUTLIER_FACTOR)
-        count = int((np.abs(np.log(ratios_of_long_pairs / median)) > limit).sum())
-        extremes = sorted(self._extremes, key=lambda extreme: -distance(extreme[0]))
-        examples = [example for ratio, example in extremes if distance(ratio) > limit]
-        return LengthRatio(median, low, high, Finding(count, examples[:_EXAMPLES]))

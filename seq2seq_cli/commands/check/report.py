@@ -6,7 +6,7 @@ from typing import Any
 
 from seq2seq_cli import plugins
 from seq2seq_cli.commands.check.audit import (
-    OUTLIER_FACTOR,
+    SHARED_RULES,
     Example,
     Finding,
     SideAudit,
@@ -15,6 +15,7 @@ from seq2seq_cli.commands.check.audit import (
 from seq2seq_cli.config.text import SUBWORDS
 from seq2seq_cli.console import counted
 from seq2seq_cli.text.leakage import Overlap, Repeats
+from seq2seq_cli.text.rules import RULES, Limits
 from seq2seq_cli.text.scripts import truncate_for_terminal
 from seq2seq_cli.tokenizers.training_text import LEAST_FREQUENCY
 from seq2seq_cli.tokenizers.vocabulary import VocabularyAudit
@@ -31,7 +32,9 @@ _PAIR_DEFECTS = {
     "unreadable": "that cannot be read",
     "empty": "with an empty side",
     "too_long": "over data.max_length, {max_length:,} tokens",
-    "copied": "with the same text on both sides",
+}
+_PAIR_DEFECTS |= {
+    name: f"with {RULES[name].meaning.format_map(Limits()._asdict())}" for name in SHARED_RULES
 }
 _SIDE_DEFECTS = {
     "wrong_script": "without a letter of {scripts}",
@@ -190,8 +193,6 @@ class Report:
 
         for key, defect in _PAIR_DEFECTS.items():
             yield from warn(name, text.findings[key], defect.format(max_length=self.max_length))
-        defect = f"with a length ratio {OUTLIER_FACTOR:g} times above or below the median, or more"
-        yield from warn(name, text.length_ratio.outliers, defect)
         kinds = self.numbers["vocabulary"]["kind"]
         for where, side, kind in (
             (f"{name} source", text.src, kinds["src"]),
