@@ -91,6 +91,15 @@ Languages = Annotated[
     str | None,
     typer.Option("--langs", metavar="SRC-TGT", help="Languages of --test-set, such as en-de."),
 ]
+ModelLanguages = Annotated[
+    str | None,
+    typer.Option(
+        "--langs",
+        metavar="SRC-TGT",
+        help="Source and target language, such as de-en.",
+        show_default="as the model says",
+    ),
+]
 MetricNames = Annotated[
     str | None,
     typer.Option(

@@ -31,7 +31,7 @@ from seq2seq_cli.tokenizers.training_text import (
     without_rare_characters,
 )
 
-FEW_LINES = 200  # take less time than to start threads for them
+_FEW_LINES = 200  # take less time than to start threads for them
 _SPECIAL = ("pad", "unk", "bos", "eos")
 
 
@@ -102,10 +102,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
         prepared = [quoting.prepare(line) for line in lines]
-        if len(prepared) < FEW_LINES:
-            return [self._processor.encode(line) for line in prepared]
-        ids: list[list[int]] = self._processor.encode(prepared, num_threads=num_threads)
-        return ids
+        return encoded(self._processor, prepared, int, num_threads)
 
     def to_inner_ids(self, text: str) -> list[int]:
         ids: list[int] = self._without_first_space.encode(quoting.prepare(text))
@@ -163,6 +160,18 @@ def open_model(
         return processor, {str(processor.id_to_piece(i)): i for i in ids}
     except (RuntimeError, UnicodeDecodeError):  # damaged entries may be no text
         raise UserError("this is not a SentencePiece model") from None
+
+
+def encoded(
+    processor: sentencepiece.SentencePieceProcessor,
+    lines: Sequence[str],
+    out_type: type,
+    num_threads: int | None,
+) -> list[Any]:
+    """Return the ids (int) or the pieces (str) of each of the prepared lines."""
+    if len(lines) < _FEW_LINES:
+        return [processor.encode(line, out_type=out_type) for line in lines]
+    return list(processor.encode(lines, out_type=out_type, num_threads=num_threads))
 
 
 def without_first_space(model: bytes) -> sentencepiece.SentencePieceProcessor:

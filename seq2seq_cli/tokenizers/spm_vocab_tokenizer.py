@@ -17,7 +17,7 @@ from seq2seq_cli.config.types import Side, TokenizerKind
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.text import quoting
 from seq2seq_cli.tokenizers.sentencepiece_tokenizer import (
-    FEW_LINES,
+    encoded,
     open_model,
     user_defined_in,
     without_first_space,
@@ -155,11 +155,7 @@ class SpmVocabTokenizer(Tokenizer):
     def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
         split = [self.split_tag(quoting.normalize_spaces(line)) for line in lines]
         texts = [self._prepared(text) for _, text in split]
-        pieces: list[list[str]]
-        if len(lines) < FEW_LINES:
-            pieces = [self._processor.encode(text, out_type=str) for text in texts]
-        else:
-            pieces = self._processor.encode(texts, out_type=str, num_threads=num_threads)
+        pieces = encoded(self._processor, texts, str, num_threads)
         return [
             [*self.tag_ids(tag), *self._ids_of_pieces(of_line)]
             for (tag, _), of_line in zip(split, pieces, strict=True)

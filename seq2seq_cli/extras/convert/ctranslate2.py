@@ -25,7 +25,6 @@ from seq2seq_cli.extras.convert.foreign import (
     fit_positions,
     fold_activation,
     incomplete,
-    marian_base,
     position_options,
     read_object,
     read_sentencepiece,
@@ -33,6 +32,7 @@ from seq2seq_cli.extras.convert.foreign import (
     tags_of,
 )
 from seq2seq_cli.extras.convert.own_export import own_tokenizers, own_vocabulary
+from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
 from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SPECIAL_PIECES
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
@@ -164,12 +165,6 @@ def fold_activation(weights: dict[str, Array], factor: float) -> None:
                 weights[name] = weights[name] * np.float32(factor)
             elif name.endswith(".feed_forward.contract.weight"):
                 weights[name] = weights[name] / np.float32(factor)
-
-
-def marian_base(d_model: int) -> float:
-    """Return the base of Marian's sinusoids, whose rate j is 10000^(-j / (d/2 - 1))."""
-    half = d_model // 2
-    return float(10_000.0 ** (half / max(half - 1, 1)))
 
 
 def table_of_positions(count: int, d_model: int, base: float, offset: int) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from seq2seq_cli.cli.app import app
-from seq2seq_cli.cli.options import path_argument, text_option
+from seq2seq_cli.cli.options import ModelLanguages, path_argument, text_option
 from seq2seq_cli.console import printable_lines
 from seq2seq_cli.paths import expanded
 
@@ -28,15 +28,7 @@ def import_(
         ),
     ],
     run_dir: Annotated[Path, path_argument("RUN", "Run folder to write, which must not exist.")],
-    langs: Annotated[
-        str | None,
-        typer.Option(
-            "--langs",
-            metavar="SRC-TGT",
-            help="Source and target language, such as de-en.",
-            show_default="as the source says",
-        ),
-    ] = None,
+    langs: ModelLanguages = None,
     verify: Annotated[
         bool | None,
         typer.Option(

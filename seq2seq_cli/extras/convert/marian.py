@@ -27,12 +27,12 @@ from seq2seq_cli.extras.convert.foreign import (
     damaged,
     entries_by_id,
     fold_activation,
-    marian_base,
     number,
     read_sentencepiece,
     refuse,
     tags_of,
 )
+from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, reading
 
 _SPECIAL = "special:model.yml"

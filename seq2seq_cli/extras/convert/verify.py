@@ -21,6 +21,7 @@ from seq2seq_cli.extras.convert import marian
 from seq2seq_cli.extras.convert.ctranslate2 import pieces_in
 from seq2seq_cli.extras.convert.foreign import ForeignModel
 from seq2seq_cli.extras.convert.writer import Order, Orders
+from seq2seq_cli.extras.export.ctranslate2 import greedy
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
@@ -179,15 +180,12 @@ def _compare(
     sizes = len(model.src.pieces), len(model.tgt.pieces)
     src_pieces, tgt_pieces = pieces_in(folder, sizes)
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
-    results = engine.translate_batch(
+    expected = greedy(
+        engine,
         [[_piece(src_pieces, orders.src.ids[i]) for i in ids] for ids in sources],
-        beam_size=1,
-        max_input_length=0,
-        max_decoding_length=_LONGEST,
-        min_decoding_length=0,
-        suppress_sequences=[[_piece(tgt_pieces, i)] for i in dict.fromkeys(never) if i is not None],
+        _LONGEST,
+        [[_piece(tgt_pieces, i)] for i in dict.fromkeys(never) if i is not None],
     )
-    expected = [result.hypotheses[0] for result in results]
     ours = [[_piece(tgt_pieces, orders.tgt.ids[i]) for i in best.ids] for best, *_ in found]
     num_equal = sum(a == b for a, b in zip(ours, expected, strict=True))
     if num_equal < _SHARE_EQUAL * len(lines):

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from seq2seq_cli.cli.app import app
-from seq2seq_cli.cli.options import RunDir, Tag, WhichModel, path_option
+from seq2seq_cli.cli.options import ModelLanguages, RunDir, Tag, WhichModel, path_option
 from seq2seq_cli.extras.export.limits import FORMATS
 
 License = Annotated[
@@ -44,15 +44,7 @@ def export(
         ),
     ],
     model: WhichModel = "best",
-    langs: Annotated[
-        str | None,
-        typer.Option(
-            "--langs",
-            metavar="SRC-TGT",
-            help="Source and target language, such as de-en.",
-            show_default="data.languages",
-        ),
-    ] = None,
+    langs: ModelLanguages = None,
     tag: Tag = None,
     license_name: License = "unknown",
 ) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config
@@ -156,18 +156,27 @@ class CTranslate2(Format):
         import ctranslate2
 
         translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
-        results = [
-            translator.translate_batch(
-                [tokenizers.src.pieces_of(source.ids)],
-                beam_size=1,
-                max_input_length=0,
-                max_decoding_length=source.longest,
-                min_decoding_length=0,
-                suppress_sequences=never_pieces(tokenizers),
-            )[0]
-            for source in sources
+        never = never_pieces(tokenizers)
+        pieces = [tokenizers.src.pieces_of(source.ids) for source in sources]
+        return [
+            " ".join(greedy(translator, [line], source.longest, never)[0])
+            for line, source in zip(pieces, sources, strict=True)
         ]
-        return [" ".join(result.hypotheses[0]) for result in results]
+
+
+def greedy(
+    translator: Any, sources: Sequence[list[str]], longest: int, never: Sequence[list[str]]
+) -> list[list[str]]:
+    """Return the pieces of greedy translations by a `ctranslate2.Translator`."""
+    results = translator.translate_batch(
+        sources,
+        beam_size=1,
+        max_input_length=0,
+        max_decoding_length=longest,
+        min_decoding_length=0,
+        suppress_sequences=never,
+    )
+    return [result.hypotheses[0] for result in results]
 
 
 def source_vocabulary(folder: Path) -> list[str]:

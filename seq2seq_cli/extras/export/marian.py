@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from seq2seq_cli import plugins
 from seq2seq_cli.config.loader import yaml_text
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.extras.export.ctranslate2 import never_pieces
+from seq2seq_cli.extras.export.ctranslate2 import CTranslate2
 from seq2seq_cli.extras.export.format import SIZES_AND_DROPOUT, Format, Source, has_imported_kind
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, Tokenizers
@@ -138,25 +138,13 @@ class Marian(Format):
         self, folder: Path, sources: Sequence[Source], tokenizers: Tokenizers
     ) -> list[str]:
         """Return the pieces of translations by CTranslate2, which converts the folder."""
-        import ctranslate2
+        from ctranslate2.converters import MarianConverter
 
         vocabularies = [str(folder / name) for name in vocabulary_names(tokenizers)]
         with tempfile.TemporaryDirectory() as converted:
-            converter = ctranslate2.converters.MarianConverter(str(folder / MODEL), vocabularies)
+            converter = MarianConverter(str(folder / MODEL), vocabularies)
             converter.convert(converted, force=True)
-            translator = ctranslate2.Translator(converted, device="cpu", compute_type="float32")
-            results = [
-                translator.translate_batch(
-                    [tokenizers.src.pieces_of(source.ids)],
-                    beam_size=1,
-                    max_input_length=0,
-                    max_decoding_length=source.longest,
-                    min_decoding_length=0,
-                    suppress_sequences=never_pieces(tokenizers),
-                )[0]
-                for source in sources
-            ]
-        return [" ".join(result.hypotheses[0]) for result in results]
+            return CTranslate2().translate(Path(converted), sources, tokenizers)
 
 
 def marian_base(d_model: int) -> float:
