@@ -71,6 +71,7 @@ def write_marian_mt(
     bias: bool = True,
     half: bool = False,
     pickled: bool = False,
+    sharded: bool = False,
     generation: dict[str, Any] | None = None,
     **options: Any,
 ) -> None:
@@ -126,11 +127,18 @@ def write_marian_mt(
             model.final_logits_bias.normal_(0, 0.5)
     model.generation_config.update(**(generation or {}))
     model = model.half() if half else model
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size="5KB" if sharded and not pickled else "1GB")
     if pickled:
         (folder / "model.safetensors").unlink()
         weights = {n: w for n, w in model.state_dict().items() if "embed_positions" not in n}
-        torch.save(weights, folder / "pytorch_model.bin")
+        parts = [[*weights][::2], [*weights][1::2]] if sharded else [[*weights]]
+        files = [f"pytorch_model-{n}.bin" for n in range(2)] if sharded else ["pytorch_model.bin"]
+        for file, part in zip(files, parts, strict=True):
+            torch.save({name: weights[name] for name in part}, folder / file)
+        if sharded:
+            table = {n: file for file, part in zip(files, parts, strict=True) for n in part}
+            index = folder / "pytorch_model.bin.index.json"
+            index.write_text(json.dumps({"metadata": {}, "weight_map": table}))
 
 
 def write_marian(

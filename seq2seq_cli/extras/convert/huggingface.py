@@ -35,6 +35,11 @@ from seq2seq_cli.extras.convert.foreign import (
 from seq2seq_cli.extras.convert.own_export import own_tokenizers, own_vocabulary
 from seq2seq_cli.weight_file import FLOATS, as_float32, read_weight_file
 
+# In the order of transformers; an index names several files.
+_WEIGHTS = (
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+)
 _LONGEST = 512  # positions of OPUS-MT
 _ATTENTIONS = (("self_attn", "self_attention"), ("encoder_attn", "cross_attention"))
 _PROJECTIONS = (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output"))
@@ -42,8 +47,7 @@ _PROJECTIONS = (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output"))
 
 def detect(folder: Path) -> bool:
     """Return True for a folder of transformers."""
-    names = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")
-    return (folder / "config.json").is_file() and any((folder / n).is_file() for n in names)
+    return (folder / "config.json").is_file() and any((folder / n).is_file() for n in _WEIGHTS)
 
 
 def read(folder: Path) -> ForeignModel:
@@ -110,16 +114,30 @@ def _check(config: dict[str, Any], path: Path, *, is_ours: bool) -> None:
 
 def _tensors(folder: Path) -> tuple[Names, bool]:
     """Return all tensors, and whether any of them has half precision."""
-    path = folder / "model.safetensors"
-    if path.is_file():
+    path = next(folder / name for name in _WEIGHTS if (folder / name).is_file())
+    if path.suffix != ".json":
+        tensors, has_halves = _read_weights(path)
+        return Names(tensors, path), has_halves
+    tensors, has_halves = {}, False
+    files = read_object(path).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+        raise damaged(path, "it has no table of weights")
+    here = {entry.name for entry in folder.iterdir()}
+    for file in sorted({*files.values()}):
+        if file not in here:
+            raise incomplete(path, f"its folder has no file {short(file)}")
+        read, is_half = _read_weights(folder / file)
+        tensors |= {name: array for name, array in read.items() if files.get(name) == file}
+        has_halves |= is_half
+    return Names(tensors, path), has_halves
+
+
+def _read_weights(path: Path) -> tuple[dict[str, Array], bool]:
+    """Return the tensors of a file in fp32, and whether any of them has half precision."""
+    if path.suffix == ".safetensors":
         stored = {n: t for n, t in read_weight_file(path).tensors.items() if t.dtype in FLOATS}
         has_halves = any(tensor.dtype in ("float16", "bfloat16") for tensor in stored.values())
-        return Names(
-            {name: as_float32(tensor) for name, tensor in stored.items()}, path
-        ), has_halves
-    if (folder / "model.safetensors.index.json").is_file():
-        raise refuse(folder, "weights in several files", "such large models are not read")
-    path = folder / "pytorch_model.bin"
+        return {name: as_float32(tensor) for name, tensor in stored.items()}, has_halves
     import torch
 
     try:
@@ -131,8 +149,8 @@ def _tensors(folder: Path) -> tuple[Names, bool]:
         for name, tensor in tensors.items()
     ):
         raise damaged(path, "it is not a table of weights")
-    halves = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors.values())
-    return Names({name: t.float().numpy() for name, t in tensors.items()}, path), halves
+    has_halves = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors.values())
+    return {name: tensor.float().numpy() for name, tensor in tensors.items()}, has_halves
 
 
 def _weights(

@@ -25,6 +25,7 @@ _HUB_FILES = (
     "*.spm",
     "*.model",
     "model.safetensors",
+    "model-*.safetensors",
     "model.bin",
     "*.txt",
     "*.yml",
@@ -74,8 +75,8 @@ def _local(source: str) -> Path:
 
     try:
         names = hub.HfApi().list_repo_files(source)
-        safe = "model.safetensors" in names
-        patterns = [*_HUB_FILES, *([] if safe else ["pytorch_model.bin"])]
+        safe = {"model.safetensors", "model.safetensors.index.json"} & {*names}
+        patterns = [*_HUB_FILES, *([] if safe else ["pytorch_model*.bin"])]
         return Path(hub.snapshot_download(source, allow_patterns=patterns))
     except (OSError, ValueError) as error:  # the hub's errors are these
         raise UserError(f"cannot download {source}: {short(str(error))}") from None

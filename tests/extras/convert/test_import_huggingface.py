@@ -21,6 +21,8 @@ VARIANTS = [
     {"tags": TAGS},
     {"half": True},
     {"pickled": True},
+    {"sharded": True, "half": True},
+    {"sharded": True, "pickled": True},
     {"activation_function": "relu"},
     {"activation_function": "gelu"},
     {"activation_function": "quick_gelu"},
@@ -201,6 +203,29 @@ def test_broken_files_are_refused(imported: Path, tmp_path: Path, seq2seq: Comma
     (source / "config.json").write_text(json.dumps(config))
     assert not is_refused()
     assert is_refused(), "the run exists"
+
+
+def test_indexes_of_several_files_are_not_trusted(tmp_path: Path, seq2seq: Command) -> None:
+    """They name files of the folder only, all of which must be there."""
+    source, outside = tmp_path / "model", tmp_path / "outside.safetensors"
+    write_marian_mt(source, 1, sharded=True)
+    index = source / "model.safetensors.index.json"
+    table = json.loads(index.read_text())["weight_map"]
+    name, file = next(iter(table.items()))
+    outside.write_bytes((source / file).read_bytes())
+    long = "x" * 10_000
+    for given in ("../outside.safetensors", str(outside), "..", "", "a\0b", long, "config.json", 3):
+        index.write_text(json.dumps({"weight_map": table | {name: given}}))
+        result = seq2seq("import", source, tmp_path / "run", "--no-verify")
+        assert result.exit_code == 2, given
+        assert "Traceback" not in result.stderr
+    for content in ("[]", "{}", '{"weight_map": []}', '{"weight_map": {}}'):
+        index.write_text(content)
+        assert seq2seq("import", source, tmp_path / "run", "--no-verify").exit_code == 2, content
+    index.write_text(json.dumps({"weight_map": table}))
+    (source / file).unlink()
+    result = seq2seq("import", source, tmp_path / "run", "--no-verify")
+    assert f"its folder has no file {file}" in result.stderr
 
 
 def test_a_pickle_is_not_executed(imported: Path, tmp_path: Path, seq2seq: Command) -> None:
