@@ -1,6 +1,7 @@
 """import_model(): from another program's model to a run folder, compared with that program."""
 
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,10 +75,11 @@ def _local(source: str) -> Path:
     import huggingface_hub as hub
 
     try:
-        names = hub.HfApi().list_repo_files(source)
+        api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+        names = api.list_repo_files(source)
         safe = {"model.safetensors", "model.safetensors.index.json"} & {*names}
         patterns = [*_HUB_FILES, *([] if safe else ["pytorch_model*.bin"])]
-        return Path(hub.snapshot_download(source, allow_patterns=patterns))
+        return Path(api.snapshot_download(source, allow_patterns=patterns))
     except (OSError, ValueError) as error:  # the hub's errors are these
         raise UserError(f"cannot download {source}: {short(str(error))}") from None
 

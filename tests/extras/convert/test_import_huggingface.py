@@ -7,6 +7,7 @@ import pytest
 import torch
 from commands import Command
 from foreign_models import WORDS, write_marian_mt
+from hub_server import Repository, running_hub
 from served import serving
 
 from seq2seq_cli.config.loader import load_config
@@ -226,6 +227,28 @@ def test_indexes_of_several_files_are_not_trusted(tmp_path: Path, seq2seq: Comma
     (source / file).unlink()
     result = seq2seq("import", source, tmp_path / "run", "--no-verify")
     assert f"its folder has no file {file}" in result.stderr
+
+
+@pytest.mark.parametrize("options", [{}, {"sharded": True}, {"pickled": True, "sharded": True}])
+def test_a_model_is_imported_from_a_hub_by_its_name(
+    options: dict[str, bool], tmp_path: Path, seq2seq: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is the one of the folder; what is not read is not downloaded."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    write_marian_mt(tmp_path / "model", 1, **options)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    with running_hub() as hub:
+        repository = hub.repositories["someone/opus"] = Repository(is_private=False)
+        repository.commit("main", {**files, "tf_model.h5": b"for TensorFlow"})
+        result = seq2seq("import", "someone/opus", tmp_path / "run", "--no-verify")
+        assert result.exit_code == 0, result.stderr
+        assert not [request for request in hub.requests if "tf_model.h5" in request]
+        missing = seq2seq("import", "someone/else", tmp_path / "other")
+    assert missing.exit_code == 2
+    assert "cannot download someone/else" in missing.stderr
+    assert seq2seq("import", tmp_path / "model", tmp_path / "local", "--no-verify").exit_code == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "local")]
+    assert weights[0] == weights[1]
 
 
 def test_a_pickle_is_not_executed(imported: Path, tmp_path: Path, seq2seq: Command) -> None:
