@@ -14,6 +14,8 @@ from number_task import number_pairs, numbers_config, write_config, write_pairs
 from typer.main import get_command
 
 from seq2seq_cli.cli import app
+from seq2seq_cli.processes import process_context
+from seq2seq_cli.training.parallel.launcher import TRAINING_IMPORTS
 
 torch.set_num_threads(1)  # tiny tensors get slower with more
 os.environ["OMP_NUM_THREADS"] = "1"  # the same in processes that tests start
@@ -41,12 +43,37 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
         yield
 
 
+# What several processes import for any command, and what PyTorch imports for shards.
+IMPORTS = (
+    *TRAINING_IMPORTS,
+    "seq2seq_cli.decoding.lines.stream",
+    "seq2seq_cli.tokenizers.sentencepiece_tokenizer",
+    "sentencepiece.sentencepiece_model_pb2",
+    "tensorboard.plugins.hparams.api",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+)
+
+
 @pytest.fixture(scope="session")
-def seq2seq() -> Command:
+def imports_shared(_own_cache: None) -> None:
+    """Processes that tests start here are forks of one that has made the imports of all.
+
+    The first call decides about its imports: were it a translation's, every process of a training
+    would import PyTorch.
+    """
+    process_context(*IMPORTS)
+
+
+@pytest.fixture(scope="session")
+def seq2seq(request: pytest.FixtureRequest) -> Command:
     """Run a command in-process; a traceback or an undocumented error message fails the test."""
     command = get_command(app)
 
     def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
+        if any("processes" in str(argument) for argument in arguments):
+            request.getfixturevalue("imports_shared")
         result = CliRunner().invoke(command, [str(a) for a in arguments], input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception

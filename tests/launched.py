@@ -1,7 +1,9 @@
 """What launched processes do in tests; they import this file, which needs no pytest."""
 
+import importlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from safetensors.torch import save_file
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.processes import unblock_signals
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.parallel.strategy import SingleProcess
@@ -96,3 +99,13 @@ def refuse_in_main(config: Config) -> None:
         if parallel.is_main:
             raise UserError("the ids are gone")
         parallel.barrier()
+
+
+def run_script(module: str, arguments: list[str], output: Path) -> None:
+    """Run a script in this process, a fork of one that has made its imports; write what it says."""
+    unblock_signals()
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.argv = [module, *arguments]
+    importlib.import_module(module).main()

@@ -1,6 +1,6 @@
 """Train while calls of the system fail, each on each file, and go on when they work again.
 
-    PYTHONPATH=tests python -m faults.io_errors [--part 1/4] [--only SUBSTRING ...]
+    PYTHONPATH=tests python -m faults.io_errors [--part 1/4] [--only REGEX ...]
 
 A run is started, resumed and ended. A preloaded library lists every call on every file; then each
 of them fails with each error that it may have, once and always. Whatever happens, the command must
@@ -91,7 +91,7 @@ class Place(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", default="1/1", help="part K of N of the cases")
-    parser.add_argument("--only", action="append", help="cases whose description contains this")
+    parser.add_argument("--only", action="append", help="cases with this in their description")
     given = parser.parse_args()
     number, parts = map(int, given.part.split("/"))
     with tempfile.TemporaryDirectory(prefix="seq2seq-faults-") as name:
@@ -101,7 +101,7 @@ def main() -> None:
         place = Place(Path(name).resolve())
         config = prepare(place)
         wanted = given.only or [""]
-        every = [c for c in cases(place, config) if any(part in str(c) for part in wanted)]
+        every = [c for c in cases(place, config) if any(re.search(part, str(c)) for part in wanted)]
         chosen = every[number - 1 :: parts]
         started, statuses, failed = time.monotonic(), Counter[int](), 0
         for case in chosen:

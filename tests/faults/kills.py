@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import sentencepiece.sentencepiece_model_pb2  # noqa: F401 (once, and not in every fork)
 import torch
 import torch._dynamo
 from number_task import numbers_config, write_config
@@ -39,7 +40,7 @@ from seq2seq_cli.cli import app
 from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.run_folder import RunFolder
 
-STEPS = 40
+STEPS = 24
 FINISHED, REFUSED = 0, 2
 Fault = Callable[[random.Random], None]  # prepares the process that will suffer
 
@@ -94,7 +95,7 @@ def make_config(folder: Path) -> Path:
         folder, max_steps=STEPS, warmup_steps=8, log_every=3, save_every=2, device="cpu",
         processes=1, gradient_accumulation=2, tokens_per_batch=400,
     )  # fmt: skip
-    settings["model"]["dropout"] = 0.1
+    settings["model"] |= {"d_model": 16, "heads": 2, "d_ff": 16, "dropout": 0.1}
     settings["validation"] = {
         "every": 7, "unit": "steps", "metric": "loss", "decode": False, "keep_best": 2,
     }  # fmt: skip

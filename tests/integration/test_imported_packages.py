@@ -23,17 +23,49 @@ from seq2seq_cli.native import library as native
 pytestmark = pytest.mark.skipif(not native.precisions(), reason="not compiled")
 
 HEAVY = {"torch", "tensorboard", "sacrebleu", "scipy", "pandas", "matplotlib"}
-# Prints what a command prints, and then which heavy packages have been imported.
-COMMAND = f"""
-import sys
+# Each command runs in a fork of a process that has imported the command line and nothing else, so
+# that what they share is imported once. After what it prints, a form feed comes, and the heavy
+# packages that it has imported. `unless` is a package whose import ends it there.
+COMMANDS = f"""
+import json, os, sys
+from importlib.abc import MetaPathFinder
 from seq2seq_cli.cli import app
-app(sys.argv[1:], standalone_mode=False)
-print(*sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)
+
+class Imported(BaseException):
+    pass
+
+class Watch(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == unless:
+            raise Imported
+
+commands, unless = json.loads(sys.argv[1])
+assert not {HEAVY!r} & set(sys.modules)
+for command in commands:
+    if os.fork():
+        assert os.wait()[1] == 0, command
+        continue
+    sys.meta_path.insert(0, Watch())
+    found = set()
+    try:
+        app(command, standalone_mode=False)
+    except Imported:
+        found = {{unless}}
+    print("\\f", *sorted(found | {HEAVY!r} & set(sys.modules)), flush=True)
+    os._exit(0)
+"""
+# In one process: prints the same of all commands together.
+IN_TURN = f"""
+import json, sys
+from seq2seq_cli.cli import app
+for command in json.loads(sys.argv[1])[0]:
+    app(command, standalone_mode=False)
+    print("\\f", *sorted({HEAVY!r} & set(sys.modules)), flush=True)
 """
 
 
-def run_alone(code: str, *arguments: object, package: Path = ROOT) -> tuple[str, list[str]]:
-    """Run code in another process; return its standard output, and what it has imported."""
+def run_alone(code: str, *arguments: object, package: Path = ROOT) -> str:
+    """Run code in another process; return its standard output."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
@@ -41,11 +73,22 @@ def run_alone(code: str, *arguments: object, package: Path = ROOT) -> tuple[str,
         env={**os.environ, "PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"},
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr.splitlines()[-1].split()
+    return done.stdout
+
+
+def run_commands(
+    code: str, *commands: tuple[object, ...], unless: str = "", package: Path = ROOT
+) -> list[tuple[str, list[str]]]:
+    """Run commands in another process; return what each prints, and what it has imported."""
+    given = json.dumps([[[*map(str, command)] for command in commands], unless])
+    *parts, rest = run_alone(code, given, package=package).split("\f")
+    printed = [parts[0], *(part.partition("\n")[2] for part in parts[1:])]
+    imported = [part.partition("\n")[0].split() for part in (*parts[1:], rest)]
+    return list(zip(printed, imported, strict=True))
 
 
 def test_translating_imports_no_heavy_package(trained, seq2seq):
-    for options in (
+    options = (
         (),
         ("-b", "5"),
         ("-b", "5", "--n-best", "3", "--format", "nbest"),
@@ -53,15 +96,14 @@ def test_translating_imports_no_heavy_package(trained, seq2seq):
         ("--replace-unk", "--precision", "fp32"),
         ("--set", "decoding.no_repeat_ngram_size=2", "--device", "cpu"),
         ("--set", "decoding.min_len_extra=3", "--split-sentences"),
-    ):
-        command = ("translate", trained, "1 2 3", "", "7 8. 9", *options)
-        printed, imported = run_alone(COMMAND, *command)
-        assert imported == [], options
-        assert printed == seq2seq(*command).stdout
+    )
+    commands = [("translate", trained, "1 2 3", "", "7 8. 9", *given) for given in options]
+    for command, found in zip(commands, run_commands(COMMANDS, *commands), strict=True):
+        assert found == (seq2seq(*command).stdout, []), command
 
 
 def test_what_the_library_does_not_do_imports_pytorch(trained, seq2seq):
-    for options in (
+    options = (
         ("--sampling",),
         ("--ban", "two"),
         ("--prefix", "one"),
@@ -69,18 +111,21 @@ def test_what_the_library_does_not_do_imports_pytorch(trained, seq2seq):
         ("--ensemble", trained),
         ("--set", "decoding.repetition_penalty=2"),
         ("--set", "decoding.engine=plain"),
+    )
+    commands = [("translate", trained, "1 2 3", "4", *given) for given in options]
+    assert run_commands(COMMANDS, *commands, unless="torch") == [("", ["torch"])] * len(commands)
+    for command, (printed, imported) in zip(
+        commands, run_commands(IN_TURN, *commands), strict=True
     ):
-        command = ("translate", trained, "1 2 3", "4", *options)
-        printed, imported = run_alone(COMMAND, *command)
-        assert "torch" in imported, options
-        assert printed == seq2seq(*command).stdout
+        assert "torch" in imported
+        assert printed == seq2seq(*command).stdout, command
 
 
 def test_scoring_imports_no_heavy_package(trained, seq2seq, tmp_path):
     (tmp_path / "src").write_text("1 2\n3\n")
     (tmp_path / "ref").write_text("one two\nthree three\n")
     command = ("score", trained, "--src", tmp_path / "src", "--ref", tmp_path / "ref")
-    printed, imported = run_alone(COMMAND, *command)
+    ((printed, imported),) = run_commands(COMMANDS, command)
     assert imported == []
     assert printed == seq2seq(*command).stdout
     with_pytorch = Translator.load(trained, "cpu", ["decoding.engine=plain"], exact=True)
@@ -96,10 +141,9 @@ from seq2seq_cli import Translator
 translator = Translator.load(sys.argv[1], overrides=["decoding.beam_size=2"])
 copied = pickle.loads(pickle.dumps(copy.deepcopy(translator)))
 print(translator.translate(["1 2"]), copied.translate(["3"]), copied.score([("1", "one")])[0].text)
-print(*sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)
+print(*sorted({HEAVY!r} & set(sys.modules)))
 """
-    printed, imported = run_alone(code, trained)
-    assert (printed, imported) == ("['one two'] ['three'] one\n", [])
+    assert run_alone(code, trained) == "['one two'] ['three'] one\n\n"
 
 
 @pytest.mark.parametrize("precision", sorted(native.precisions()))
@@ -120,7 +164,7 @@ def test_a_load_without_pytorch_gives_what_one_with_it_gives(trained, precision)
             assert one.score == pytest.approx(other.score, abs=1e-5)
 
 
-def test_an_edited_model_is_computed_by_its_own_code(trained, tmp_path):
+def test_an_edited_model_is_computed_by_its_own_code(trained, seq2seq, tmp_path):
     """An edit of equations, which neither options nor the names of weights show."""
     package = tmp_path / "seq2seq_cli"
     shutil.copytree(ROOT / "seq2seq_cli", package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -130,11 +174,11 @@ def test_an_edited_model_is_computed_by_its_own_code(trained, tmp_path):
     assert before in code
     layers.write_text(code.replace(before, f"0 * {before}"), encoding="utf-8")
     command = ("translate", trained, "1 2 3", "5 6", "--log-probs", "--format", "jsonl")
-    printed, imported = run_alone(COMMAND, *command, package=tmp_path)
+    with_plain = (*command, "--set", "decoding.engine=plain")
+    (printed, imported), (plain, _) = run_commands(IN_TURN, command, with_plain, package=tmp_path)
     assert "torch" in imported
-    plain, _ = run_alone(COMMAND, *command, "--set", "decoding.engine=plain", package=tmp_path)
     assert printed == plain
-    unedited, _ = run_alone(COMMAND, *command)
+    unedited = seq2seq(*command).stdout
     assert log_prob(printed) != pytest.approx(log_prob(unedited), abs=1e-3)
 
 

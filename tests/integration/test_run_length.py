@@ -26,7 +26,7 @@ from seq2seq_cli.training.run import Hooks
 def config(tmp_path_factory) -> Path:
     """A config of 28 updates per epoch; tests set the length of the run and its warm-up."""
     folder = tmp_path_factory.mktemp("numbers")
-    settings = numbers_config(folder, 3_000, log_every=1, device="cpu")
+    settings = numbers_config(folder, 1_000, log_every=1, device="cpu", tokens_per_batch=166)
     settings["model"] = {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 16}
     settings["validation"] = {"every": 10, "unit": "steps", "decode": False}
     for name in ("max_steps", "warmup_steps"):
@@ -157,7 +157,13 @@ def test_max_hours_counts_all_starts_of_a_run(config, seq2seq: Command, tmp_path
     assert "finished after 25 updates (training.max_hours" in seq2seq(*train, *given).stderr
 
 
-OTHER_PACES = [("cosine", 1.0), ("linear", 1.0), ("linear", 3.0), ("cosine", 0.5)]
+PACES = [("cosine", 3.0, 210), ("linear", 0.5, 120)]
+OTHER_PACES = [
+    ("cosine", 1.0, 210),
+    ("linear", 1.0, 210),
+    ("linear", 3.0, 210),
+    ("cosine", 0.5, 120),
+]
 
 
 @dataclass
@@ -187,23 +193,19 @@ class FakeClock:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "slower"),
-    [
-        ("cosine", 3.0),
-        ("linear", 0.5),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_PACES),
-    ],
+    ("schedule", "slower", "seconds"),
+    [*PACES, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_PACES)],
 )
-def test_schedule_ends_with_the_time_limit(config, tmp_path, schedule, slower):
+def test_schedule_ends_with_the_time_limit(config, tmp_path, schedule, slower, seconds):
     """Also if the machine becomes slower or faster; after warm-up the rate never rises."""
-    given = options(max_hours=300 / 3_600, schedule=schedule, lr=1e-2)[1::2]
-    clock = FakeClock(slower, slow_after=100)
+    given = options(max_hours=seconds / 3_600, schedule=schedule, lr=1e-2)[1::2]
+    clock = FakeClock(slower, slow_after=seconds // 3)
     with clock.running():
         train(load_config(config, given), tmp_path / "run", hooks=clock.hooks())
     rates = points(tmp_path / "run", "train/lr")
-    most = 100 + 200 / slower
+    most = seconds / 3 * (1 + 2 / slower)
     assert 0.9 * most < len(rates) <= most
-    after_warmup = [rate for step, rate in rates.items() if step > 50]
+    after_warmup = [rate for step, rate in rates.items() if step > seconds / 6]
     assert after_warmup == sorted(after_warmup, reverse=True)
     assert max(rates.values()) == pytest.approx(1e-2, rel=0.01)
     assert rates[len(rates)] < 3e-4
@@ -213,13 +215,13 @@ def test_schedule_ends_with_the_time_limit(config, tmp_path, schedule, slower):
 
 
 def test_run_with_a_time_limit_resumes_exactly(config, tmp_path):
-    given = options(max_hours=100 / 3_600, schedule="cosine", lr=1e-2, processes=1)[1::2]
-    for run, stops in ((tmp_path / "whole", [None]), (tmp_path / "resumed", [3, 5, 31, 60, None])):
+    given = options(max_hours=50 / 3_600, schedule="cosine", lr=1e-2, processes=1)[1::2]
+    for run, stops in ((tmp_path / "whole", [None]), (tmp_path / "resumed", [3, 5, 31, None])):
         clock = FakeClock()
         for stop in stops:
             with clock.running():
                 train(load_config(config, given), run, hooks=clock.hooks(stop))
-    assert len(points(tmp_path / "whole", "train/lr")) > 90
+    assert len(points(tmp_path / "whole", "train/lr")) > 45
     assert not differing_results(tmp_path / "whole", tmp_path / "resumed")
 
 
@@ -234,19 +236,20 @@ class CountingClock:
         return self.now
 
 
+@pytest.mark.usefixtures("imports_shared")
 def test_processes_with_clocks_of_their_own_make_the_same_plan(config, tmp_path):
     """Otherwise their weights, or the numbers of their updates, would part."""
-    given = options(max_hours=400 / 3_600, schedule="linear", lr=1e-2, processes=2)[1::2]
+    given = options(max_hours=200 / 3_600, schedule="linear", lr=1e-2, processes=2)[1::2]
     train(load_config(config, given), tmp_path / "run", hooks=Hooks(monotonic=CountingClock()))
     assert "updates (training.max_hours reached" in (tmp_path / "run/train.log").read_text()
     rates = points(tmp_path / "run", "train/lr")
-    assert 20 < len(rates) < 400
+    assert 20 < len(rates) < 200
     assert rates[len(rates)] < 1e-3
 
 
 def test_time_limit_that_leaves_enough_time_changes_nothing(config, tmp_path):
     for run, limit in ((tmp_path / "without", {}), (tmp_path / "with", {"max_hours": 1.0})):
-        given = options(max_steps=60, schedule="cosine", processes=1, **limit)[1::2]
+        given = options(max_steps=25, schedule="cosine", processes=1, **limit)[1::2]
         clock = FakeClock()
         with clock.running():
             train(load_config(config, given), run, hooks=clock.hooks())

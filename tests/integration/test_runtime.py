@@ -8,11 +8,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from commands import ROOT, Command
-from number_task import write_config
+from commands import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from served import names_config, serving
+from served import serving
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROGRAM = (sys.executable, "-S", "-m", "seq2seq_cli")
@@ -48,16 +47,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
 
 
-@pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
-    """A run that translates names of digits."""
-    folder = tmp_path_factory.mktemp("names")
-    write_config(folder, names_config(folder, src="de", tgt="en"))
-    trained = seq2seq("train", folder / "numbers.yaml", "--run-dir", folder / "run")
-    assert trained.exit_code == 0, trained.stderr
-    return folder / "run"
-
-
 def run(*arguments: object, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*PROGRAM, *map(str, arguments)],
@@ -78,15 +67,18 @@ def test_a_command_that_needs_pytorch_says_what_to_install(environment):
 
 
 @pytest.mark.parametrize("options", [(), ("--beam-size", "4", "--n-best", "2", "--format", "tsv")])
-def test_it_translates_as_with_pytorch(names, seq2seq, environment, options):
-    sentences = ("four two", "one nine seven seven")
-    with_pytorch = seq2seq("translate", names, *sentences, *options)
-    without = run("translate", names, *sentences, *options, environment=environment)
+def test_it_translates_as_with_pytorch(trained, seq2seq, environment, options):
+    sentences = ("4 2", "1 9 7 7")
+    with_pytorch = seq2seq("translate", trained, *sentences, *options)
+    without = run("translate", trained, *sentences, *options, environment=environment)
     assert (without.returncode, without.stdout) == (0, with_pytorch.stdout), without.stderr
 
 
-def test_it_serves(names, environment):
-    with serving(names, program=[*PROGRAM, "serve"], environment=environment) as server:
-        translations = server.translate(["four two", "one nine seven seven"])["translatedText"]
-        assert len(translations) == 2 and all(translations)
+def test_it_serves(trained, environment):
+    languages = ("--langs", "en-de")
+    with serving(
+        trained, *languages, program=[*PROGRAM, "serve"], environment=environment
+    ) as server:
+        translations = server.translate(["4 2", "1 9 7 7"])["translatedText"]
+        assert translations == ["four two", "one nine seven seven"]
         assert server.ask("/").status == 200

@@ -36,6 +36,8 @@ from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.parallel.launcher import choose_num_processes, launch
 
+pytestmark = pytest.mark.usefixtures("imports_shared")
+
 
 @pytest.fixture
 def config(tmp_path) -> Path:

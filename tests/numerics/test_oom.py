@@ -117,7 +117,7 @@ def test_update_with_a_split_batch_is_unchanged(way, number):
 def test_random_oom_failures_do_not_change_the_trajectory():
     batches = [
         [random_batch(8, 4 + step % 3, seed=step), random_batch(8, 9, seed=99 + step)]
-        for step in range(20)
+        for step in range(10)
     ]
     expected, weights, _ = updates(never, batches)
     chance, failures = random.Random(4), []
@@ -214,6 +214,7 @@ def fail_twice(config: Config) -> tuple[tuple[float, float], list, list[float], 
         return (*fail_in_one_process(parallel), *fail_late(parallel))
 
 
+@pytest.mark.usefixtures("imports_shared")
 def test_all_processes_split_a_batch_too_large_for_one(config):
     """Also late, for a batch of a size that fitted before: none waits for another in vain."""
     expected, weights, _ = updates(never, [BATCHES] * 2)

@@ -65,7 +65,11 @@ def test_batches_start_at_any_position(tokenizers_and_store, samplers):
         assert all(a.src_BS.equal(b.src_BS) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("share", [0.4, 0.9])
+@pytest.mark.parametrize(
+    ("samplers", "share"),
+    [(False, 0.4), (False, 0.9), (True, 0.4), pytest.param(True, 0.9, marks=pytest.mark.slow)],
+    indirect=["samplers"],
+)
 def test_another_batch_size_leaves_the_pairs_that_were_not_used(
     tokenizers_and_store, samplers, share
 ):

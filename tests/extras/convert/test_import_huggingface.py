@@ -111,10 +111,21 @@ def test_generation_settings_come_along(imported: Path) -> None:
     assert json.loads((imported / "run" / "manifest.json").read_text())["imported"]["notes"] == []
 
 
+@pytest.fixture(scope="module")
+def trimmed(imported: Path, seq2seq: Command) -> Path:
+    """The run with the vocabulary of a text alone, `trimmed` in the folder."""
+    text = imported / "text.de"
+    text.write_text("".join(f"{line}\n" for line in lines_of(6)))
+    result = seq2seq("trim", imported / "run", "--text", text, "--output", imported / "trimmed")
+    assert result.exit_code == 0, result.stderr
+    return imported
+
+
+@pytest.mark.parametrize("name", ["run", "trimmed"])
 def test_every_command_works_on_an_imported_run(
-    imported: Path, tmp_path: Path, seq2seq: Command
+    name: str, trimmed: Path, tmp_path: Path, seq2seq: Command
 ) -> None:
-    run, lines = imported / "run", lines_of(6)
+    run, lines = trimmed / name, lines_of(6)
     for side in ("src", "ref"):
         (tmp_path / side).write_text("".join(f"{line}\n" for line in lines))
     text = ("--src", tmp_path / "src", "--ref", tmp_path / "ref")
@@ -129,10 +140,13 @@ def test_every_command_works_on_an_imported_run(
         assert result.exit_code == 0, (command, result.stderr)
 
 
-def test_an_imported_run_is_served(imported: Path) -> None:
-    with serving(imported / "run", "--processes", 1) as served:
-        fields = {"q": f"{TAGS[0]} eins zwei", "source": "de", "target": "en"}
-        assert served.ask("/translate", fields).status == 200
+def test_an_imported_run_is_served(trimmed: Path) -> None:
+    """As it is, and trimmed, by one server."""
+    runs = (trimmed / "run", "--langs", "de-en", trimmed / "trimmed", "--langs", "en-de")
+    with serving(*runs, "--processes", 1) as served:
+        for source, target in (("de", "en"), ("en", "de")):
+            fields = {"q": f"{TAGS[0]} eins zwei", "source": source, "target": target}
+            assert served.ask("/translate", fields).status == 200
 
 
 def test_an_imported_run_is_not_resumed(imported: Path, seq2seq: Command) -> None:

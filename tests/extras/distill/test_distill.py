@@ -13,6 +13,7 @@ import pytest
 import yaml
 from commands import Command
 from feature_task import IN_GERMAN, NAMES, write_rows
+from foreign_models import write_marian_mt
 from number_task import FAST, number_pairs, numbers_config, write_config, write_pairs
 
 from seq2seq_cli import Translator
@@ -21,7 +22,8 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.distill.filters import RULES, Filters, Translated, judge
 from seq2seq_cli.extras.distill.student import Shape
 
-LINES = [src for src, _ in number_pairs(240, seed=8)]
+PAIRS = number_pairs(240, seed=8)
+LINES = [src for src, _ in PAIRS]
 STUDENT = (
     *("--shape", "1+1x16", "--shards", 3, "--device", "cpu", "--set", "training.processes=1"),
     *("--set", "training.max_steps=20", "--set", "training.warmup_steps=2"),
@@ -257,6 +259,26 @@ def test_a_config_replaces_the_generated_one(trained, numbers, seq2seq, mono, tm
     assert (saved["model"]["d_model"], saved["model"]["d_ff"]) == (64, 32)
     assert saved["decoding"]["beam_size"] == 1  # the option was the teacher's
     assert "--config excludes --shape" in seq2seq(*given, "--shape", "tiny").stderr
+
+
+def test_an_imported_teacher_needs_no_text_of_its_own(seq2seq, tmp_path):
+    """Nor is its vocabulary one that can be learned: the student has one of its own kind."""
+    write_marian_mt(tmp_path / "model", 5)
+    teacher, output = tmp_path / "teacher", tmp_path / "student"
+    assert seq2seq("import", tmp_path / "model", teacher, "--no-verify").exit_code == 0
+    pairs = [(" ".join(IN_GERMAN[word] for word in tgt.split()), tgt) for _, tgt in PAIRS]
+    real = write_pairs(tmp_path, "real", pairs)
+    valid = write_pairs(tmp_path, "valid", pairs[::10])
+    given = [("--pairs", path) for path in real.values()]
+    given += [("--valid", path) for path in valid.values()]
+    command = ("distill", teacher, "--src", real["src"], "--output", output, *STUDENT)
+    missing = seq2seq(*command)
+    assert (missing.exit_code, "--valid" in missing.stderr) == (2, True)
+    made = seq2seq(*command, *(word for option in given for word in option))
+    assert made.exit_code == 0, made.stderr
+    config = yaml.safe_load((output / "config.yaml").read_text())
+    assert config["tokenizer"]["kind"] != "spm_vocab"
+    assert seq2seq("translate", output, "eins zwei").exit_code == 0
 
 
 def refused(seq2seq: Command, arguments: Sequence[object], message: str) -> None:
