@@ -5,13 +5,13 @@ too. What else differs on Windows, such as that open files cannot be removed, is
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from commands import ROOT
-from number_task import number_pairs, numbers_config, write_config, write_pairs
 
 WITHOUT = """
 import os, signal, socket, sys
@@ -27,19 +27,19 @@ for module, names in lacking.items():
     for name in names.split():
         delattr(module, name)
 """
+FEW = ("training.max_steps=10", "training.warmup_steps=5", "validation.every=10")
 
 
 @pytest.fixture
 def run_elsewhere(tmp_path: Path):
-    """Return a function that runs `seq2seq` on such a system, in a folder with text and config."""
+    """Return a function that runs `seq2seq` on such a system, in a folder with the quickstart."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(WITHOUT)
-    settings = numbers_config(tmp_path, 400, max_steps=10, warmup_steps=5)
-    settings["tokenizer"] = {"kind": "unigram", "vocab_size": 300}
-    settings["validation"] = {"every": 10, "unit": "steps", "metric": "exact_match"}
-    write_config(tmp_path, settings)
-    write_pairs(tmp_path, "test", number_pairs(100, seed=3))
+    for name in ("configs/quickstart.yaml", "data/quickstart"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        copy(ROOT / name, tmp_path / name)
     path = os.pathsep.join([str(site), str(ROOT)])
     variables = {"PYTHONPATH": path, "SEQ2SEQ_CACHE": str(tmp_path / "cache")}
 
@@ -57,11 +57,13 @@ def run_elsewhere(tmp_path: Path):
 
 
 def test_training_and_translating_work(run_elsewhere):
-    trained = run_elsewhere("train", "numbers.yaml")
+    few = [argument for setting in FEW for argument in ("--set", setting)]
+    trained = run_elsewhere("train", "configs/quickstart.yaml", *few)
     assert trained.returncode == 0, trained.stderr
-    translated = run_elsewhere("translate", "runs/numbers", "-i", "test.src", "-o", "out")
+    given = ("-i", "data/quickstart/test.de", "-o", "out.en")
+    translated = run_elsewhere("translate", "runs/quickstart", *given)
     assert translated.returncode == 0, translated.stderr
-    translated = run_elsewhere("translate", "runs/numbers", text="1 2\n")
+    translated = run_elsewhere("translate", "runs/quickstart", text="Ein Bier.\n")
     assert translated.returncode == 0, translated.stderr
     assert len(translated.stdout.splitlines()) == 1
 
@@ -69,8 +71,8 @@ def test_training_and_translating_work(run_elsewhere):
 def test_what_needs_forks_and_signals_is_refused(run_elsewhere):
     several = ("--set", "training.processes=2")
     for arguments, reason in (
-        (("serve", "runs/numbers"), "seq2seq serve needs Linux or macOS"),
-        (("train", "numbers.yaml", *several), "training.processes: several need"),
+        (("serve", "runs/quickstart"), "seq2seq serve needs Linux or macOS"),
+        (("train", "configs/quickstart.yaml", *several), "training.processes: several need"),
     ):
         refused = run_elsewhere(*arguments)
         assert refused.returncode == 2

@@ -75,10 +75,10 @@ def test_it_translates_as_with_pytorch(trained, seq2seq, environment, options):
 
 
 def test_it_serves(trained, environment):
-    languages = ("--langs", "en-de")
-    with serving(
-        trained, *languages, program=[*PROGRAM, "serve"], environment=environment
-    ) as server:
-        translations = server.translate(["4 2", "1 9 7 7"])["translatedText"]
-        assert translations == ["four two", "one nine seven seven"]
+    command = (*PROGRAM, "serve", "--langs", "en-de")
+    with serving(trained, program=command, environment=environment) as server:
+        lines = ["x 4 2", "y 1 9 7 7"]  # without letters there is nothing to translate
+        translations = server.translate(lines)["translatedText"]
+        assert translations[0].endswith("four two"), translations
+        assert translations[1].endswith("one nine seven seven"), translations
         assert server.ask("/").status == 200
