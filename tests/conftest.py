@@ -14,8 +14,6 @@ from number_task import number_pairs, numbers_config, write_config, write_pairs
 from typer.main import get_command
 
 from seq2seq_cli.cli import app
-from seq2seq_cli.processes import process_context
-from seq2seq_cli.training.parallel.launcher import TRAINING_IMPORTS
 
 torch.set_num_threads(1)  # tiny tensors get slower with more
 os.environ["OMP_NUM_THREADS"] = "1"  # the same in processes that tests start
@@ -43,9 +41,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
         yield
 
 
-# What several processes import for any command, and what PyTorch imports for shards.
+# What processes of tests import beside `TRAINING_IMPORTS`: to translate, later on, for shards.
 IMPORTS = (
-    *TRAINING_IMPORTS,
     "seq2seq_cli.decoding.lines.stream",
     "seq2seq_cli.tokenizers.sentencepiece_tokenizer",
     "sentencepiece.sentencepiece_model_pb2",
@@ -58,12 +55,15 @@ IMPORTS = (
 
 @pytest.fixture(scope="session")
 def imports_shared(_own_cache: None) -> None:
-    """Processes that tests start here are forks of one that has made the imports of all.
+    """Processes that tests start from here are forks of one that has made the imports of all.
 
-    The first call decides about its imports: were it a translation's, every process of a training
-    would import PyTorch.
+    The first call of `process_context` decides about them: were it that of a translation, every
+    process of a training would import PyTorch.
     """
-    process_context(*IMPORTS)
+    from seq2seq_cli.processes import process_context
+    from seq2seq_cli.training.parallel.launcher import TRAINING_IMPORTS
+
+    process_context(*TRAINING_IMPORTS, *IMPORTS)
 
 
 @pytest.fixture(scope="session")
