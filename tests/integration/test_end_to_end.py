@@ -262,9 +262,10 @@ def test_resuming_with_another_config_is_rejected_naming_the_difference(trained,
 
 
 def train_short(seq2seq: Command, config: Path, run: Path, *more: str):
-    short = ("max_steps=30", "warmup_steps=10", "log_every=10")
+    short = ("max_steps=30", "warmup_steps=10", "log_every=10", "tokens_per_batch=256")
     settings = [part for option in short for part in ("--set", f"training.{option}")]
-    settings += ["--set", "validation.every=12"]
+    for option in ("validation.every=12", "model.d_model=16", "model.heads=2", "model.d_ff=16"):
+        settings += ["--set", option]
     return seq2seq("train", config, "--run-dir", run, *settings, *more)
 
 

@@ -262,7 +262,10 @@ def test_a_config_replaces_the_generated_one(trained, numbers, seq2seq, mono, tm
 
 
 def test_an_imported_teacher_needs_no_text_of_its_own(seq2seq, tmp_path):
-    """Nor is its vocabulary one that can be learned: the student has one of its own kind."""
+    """Nor is its vocabulary one that can be learned: the student has one of its own kind.
+
+    The teacher's weights are random, so its translations are drawn: without that it repeats itself.
+    """
     write_marian_mt(tmp_path / "model", 5)
     teacher, output = tmp_path / "teacher", tmp_path / "student"
     assert seq2seq("import", tmp_path / "model", teacher, "--no-verify").exit_code == 0
@@ -271,13 +274,16 @@ def test_an_imported_teacher_needs_no_text_of_its_own(seq2seq, tmp_path):
     valid = write_pairs(tmp_path, "valid", pairs[::10])
     given = [("--pairs", path) for path in real.values()]
     given += [("--valid", path) for path in valid.values()]
-    command = ("distill", teacher, "--src", real["src"], "--output", output, *STUDENT)
+    drawn = ("--sampling", "--set=decoding.max_len_factor=1", "--set=decoding.max_len_extra=2")
+    command = ("distill", teacher, "--src", real["src"], "--output", output, *STUDENT, *drawn)
     missing = seq2seq(*command)
     assert (missing.exit_code, "--valid" in missing.stderr) == (2, True)
     made = seq2seq(*command, *(word for option in given for word in option))
     assert made.exit_code == 0, made.stderr
     config = yaml.safe_load((output / "config.yaml").read_text())
     assert config["tokenizer"]["kind"] != "spm_vocab"
+    assert config["data"]["languages"] == {"src": "de", "tgt": "en"}
+    assert len(rows_of(output / "distilled/pairs.jsonl")) > 100
     assert seq2seq("translate", output, "eins zwei").exit_code == 0
 
 
