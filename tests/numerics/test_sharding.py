@@ -27,6 +27,8 @@ from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.run import Hooks
 from seq2seq_cli.training.step import compute_gradients, train_step
 
+pytestmark = pytest.mark.usefixtures("imports_shared")
+
 SHARDED = "training.shard=full"
 SLOW = pytest.mark.slow
 MODELS = {
@@ -34,8 +36,6 @@ MODELS = {
     "odd": {"d_model": 18, "heads": 3, "layers": {"encoder": 1, "decoder": 2}, "norm": "post"},
     "untied": {"tie_embeddings": False, "attention_scale": "temperature", "positions": "rotary"},
 }
-
-pytestmark = pytest.mark.usefixtures("imports_shared")
 
 
 def build(**options: object) -> Transformer:
@@ -168,14 +168,14 @@ def test_activation_checkpointing_keeps_only_what_layers_read():
 
 
 # Without key biases, whose true gradient is zero, so that Adam follows the rounding.
-EIGHT = (
-    "training.max_steps=8",
+TWELVE = (
+    "training.max_steps=12",
     "training.warmup_steps=2",
     "training.precision=fp32",
     "training.gradient_accumulation=2",
     "model.attention_bias=false",
     "training.adam_epsilon=1e-4",
-    "validation.every=4",
+    "validation.every=6",
     "validation.decode=false",
 )
 
@@ -186,7 +186,7 @@ def train_in_parts(
     """Train until each step (None: the end), with so many processes, sharded or not."""
     for count, shard, stop in parts:
         how = [f"training.processes={count}", f"training.shard={shard}"]
-        train(load_config(config, [*EIGHT, *settings, *how]), run, hooks=stop_at(stop))
+        train(load_config(config, [*TWELVE, *settings, *how]), run, hooks=stop_at(stop))
 
 
 @pytest.fixture(scope="module")
@@ -209,11 +209,11 @@ def test_run_continues_with_another_number_of_processes(whole, tmp_path, caplog)
     """Sharded or not; a damaged shard is found, and the checkpoint before it is used."""
     config, run = whole.parent / "numbers.yaml", tmp_path / "run"
     settings = ("training.save_every=4", "training.ema_decay=0.9")
-    train_in_parts(config, run, [(1, "none", 3), (2, "full", 6)], *settings)
+    train_in_parts(config, run, [(1, "none", 3), (2, "full", 9)], *settings)
     damaged = shutil.copytree(run, tmp_path / "damaged")
     train_in_parts(config, run, [(1, "full", None)], *settings)
     must_end_alike(run, whole)
-    assert last_checkpoint(damaged).name == "step-00000006"
+    assert last_checkpoint(damaged).name == "step-00000009"
     *_, shard = sorted((last_checkpoint(damaged) / "optimizer").glob("*.safetensors"))
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
@@ -254,7 +254,7 @@ def fail(path: Path) -> None:
 
 
 def test_full_disk_makes_room_or_leaves_the_checkpoint_out(config, tmp_path):
-    settings = [*EIGHT, SHARDED, "training.processes=2", "training.save_every=2"]
+    settings = [*TWELVE, SHARDED, "training.processes=2", "training.save_every=2"]
     settings += ["training.keep_last=3", "training.max_steps=9", "validation.every=9"]
     train(load_config(config, settings), tmp_path / "run", hooks=Hooks(before_write=fail))
     checkpoints = sorted((tmp_path / "run/checkpoints").iterdir())
@@ -267,7 +267,7 @@ def test_full_disk_makes_room_or_leaves_the_checkpoint_out(config, tmp_path):
 
 @SLOW
 def test_verify_resume_compares_the_state_of_all_processes(config, seq2seq: Command):
-    options = (f"--set={option}" for option in (SHARDED, "training.processes=2", *EIGHT[1:]))
+    options = (f"--set={option}" for option in (SHARDED, "training.processes=2", *TWELVE[1:]))
     result = seq2seq("verify-resume", config, "--steps=6", "--interruptions=1", *options)
     assert result.exit_code == 0, result.stderr
 
@@ -280,7 +280,7 @@ def files_of(run: Path) -> set[str]:
 
 def test_sharded_run_leaves_an_ordinary_folder(config, tmp_path, seq2seq: Command):
     """The weights of every file are whole, and those of the model translate."""
-    settings = [f"--set={option}" for option in (*EIGHT, "training.average_checkpoints=2")]
+    settings = [f"--set={option}" for option in (*TWELVE, "training.average_checkpoints=2")]
     settings += ["--set=training.save_every=4", "--set=validation.decode=true"]
     for name, processes in (("none", 1), ("full", 2)):
         how = (f"--set=training.shard={name}", f"--set=training.processes={processes}")
