@@ -6,6 +6,7 @@ broadcasting, 2 the numbers of a pair.
 """
 
 import copy
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never
@@ -15,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq_cli.config.types import AttentionScale
+from seq2seq_cli.model import fused
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.kv_cache import KeysValues
-from seq2seq_cli.model.packing import BatchLayout
+from seq2seq_cli.model.packing import BatchLayout, Packed
 
 _VECTOR = 16  # size of a CPU's vector registers; softmax is ten times slower over fewer numbers
 _LONGEST_WEIGHTS = 256  # positions up to which attention weights (their square) are materialized
@@ -99,6 +101,13 @@ def rotate(heads_BHMK: Tensor, rotation_MJ2: Tensor) -> Tensor:
         rotation_MJ = torch.view_as_complex(rotation_MJ2)
         rotated_BHMJ2 = torch.view_as_real(torch.view_as_complex(pairs_BHMJ2) * rotation_MJ)
     return rotated_BHMJ2.flatten(-2).to(heads_BHMK.dtype)
+
+
+@functools.lru_cache(8)
+def _rotation_tables(length: int, head_size: int, base: float) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines, MK, for `fused.attend`; sines of even dimensions are negated."""
+    cosines, sines = rotations(0, length, head_size, torch.device("cpu"), base).unbind(-1)
+    return cosines.repeat_interleave(2, 1), torch.stack([-sines, sines], -1).flatten(1)
 
 
 class ScoreScale(nn.Module):
@@ -208,6 +217,53 @@ class MultiHeadAttention(nn.Module):
         output_BQD: Tensor = self.output(layout.join_heads(heads_BHQK))
         return output_BQD
 
+    def fused(
+        self,
+        states_BQD: Tensor,
+        layout: BatchLayout,
+        memory: tuple[Tensor, BatchLayout] | None = None,
+        is_causal: bool = False,
+        attention_log: AttentionLog | None = None,
+        rotation: Tensor | None = None,
+    ) -> Tensor | None:
+        """Return the output for each position in one pass over a packed batch, BQD.
+
+        Without a memory it is self-attention. None if `forward` has to compute it, in several.
+        """
+        states_BMD, memory_layout = (states_BQD, layout) if memory is None else memory
+        if (
+            not isinstance(layout, Packed)
+            or not isinstance(memory_layout, Packed)
+            or attention_log is not None
+            or rotation is not None
+            or self.scale.kind == "temperature"
+            or not fused.is_training(self.dropout, states_BQD, states_BMD)
+        ):
+            return None
+        if memory is None:
+            queries_BQD = self._joined(states_BQD, [self.query, self.key, self.value])
+            keys_values_BMD = None
+        else:
+            queries_BQD = self.query(states_BQD)
+            keys_values_BMD = self._joined(states_BMD, [self.key, self.value])
+        tables = None
+        if self.is_rotary:
+            longest = max(layout.longest, memory_layout.longest)
+            length = -(-longest // Packed.STEP) * Packed.STEP  # few different ones
+            tables = _rotation_tables(length, self.head_size, self.position_base)
+        heads_BQD = fused.attend(
+            queries_BQD,
+            keys_values_BMD,
+            (layout, memory_layout),
+            self.heads,
+            1.0 if self.scale.kind == "none" else self.head_size**-0.5,
+            is_causal,
+            tables,
+            self.dropout.p,
+        )
+        output_BQD: Tensor = self.output(heads_BQD)
+        return output_BQD
+
     def query_with_scale(self) -> nn.Linear:
         """Return a query projection that includes the scale: q·k / √K are the scores."""
         query = copy.deepcopy(self.query)
@@ -234,11 +290,7 @@ class MultiHeadAttention(nn.Module):
         if len(projections) == 1 or not self.training:
             heads = [layout.split_heads(project(states_BMD), self.heads) for project in projections]
         else:
-            weight = torch.cat([projection.weight for projection in projections])
-            bias = None
-            if projections[0].bias is not None:
-                bias = torch.cat([projection.bias for projection in projections])
-            joined = F.linear(states_BMD, weight, bias)
+            joined = self._joined(states_BMD, projections)
             split = layout.split_heads(joined, len(projections) * self.heads)
             heads = split.chunk(len(projections), dim=1)
         heads = [_as_computed(heads_BHMK) for heads_BHMK in heads]
@@ -252,6 +304,15 @@ class MultiHeadAttention(nn.Module):
             heads_BHMK if projection is self.value else rotate(heads_BHMK, rotation)
             for projection, heads_BHMK in zip(projections, heads, strict=True)
         ]
+
+    @staticmethod
+    def _joined(states_BMD: Tensor, projections: Sequence[nn.Linear]) -> Tensor:
+        """Apply some projections as one product; their results are side by side."""
+        weight = torch.cat([projection.weight for projection in projections])
+        bias = None
+        if projections[0].bias is not None:
+            bias = torch.cat([projection.bias for projection in projections])
+        return F.linear(states_BMD, weight, bias)
 
 
 def _as_computed(heads_BHMK: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import Activation
+from seq2seq_cli.model import fused
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.kv_cache import LayerCache
@@ -72,7 +73,7 @@ class FeedForward(nn.Module):
         self.contract = nn.Linear(d_ff, d_model)
 
     def forward(self, states_BMD: Tensor) -> Tensor:
-        inner_BMF = self.dropout(self.activation(self.expand(states_BMD)))
+        inner_BMF = fused.activate(self.expand(states_BMD), self.activation, self.dropout)
         contracted_BMD: Tensor = self.contract(inner_BMF)
         return contracted_BMD
 
@@ -92,10 +93,9 @@ class Residual(nn.Module):
 
     def forward(self, states_BMD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.norm_first:
-            added_BMD: Tensor = states_BMD + self.dropout(sublayer(self.norm(states_BMD)))
-            return added_BMD
-        normed_BMD: Tensor = self.norm(states_BMD + self.dropout(sublayer(states_BMD)))
-        return normed_BMD
+            normed_BMD = fused.normalize(states_BMD, self.norm, self.dropout)
+            return fused.add(states_BMD, sublayer(normed_BMD), self.dropout)
+        return fused.add(states_BMD, sublayer(states_BMD), self.dropout, self.norm)
 
 
 def _attention(config: ModelConfig, *, is_cross: bool = False) -> MultiHeadAttention:
@@ -139,6 +139,11 @@ class EncoderLayer(nn.Module):
         """Run the layer; `rotation_B1SJ2`: see `MultiHeadAttention.queries_keys_values`."""
 
         def attend_to_source(x_BSD: Tensor) -> Tensor:
+            fused_BSD = self.self_attention.fused(
+                x_BSD, layout, attention_log=attention_log, rotation=rotation_B1SJ2
+            )
+            if fused_BSD is not None:
+                return fused_BSD
             q_BHSK, keys_values = self.self_attention.queries_keys_values(
                 x_BSD, layout, rotation=rotation_B1SJ2
             )
@@ -192,6 +197,13 @@ class DecoderLayer(nn.Module):
         start = 0 if past is None else past.k_BHMK.size(2)
 
         def attend_to_past(x_BTD: Tensor) -> Tensor:
+            fused_BTD = None
+            if cache is None:
+                fused_BTD = self.self_attention.fused(
+                    x_BTD, layout, is_causal=True, attention_log=attention_log
+                )
+            if fused_BTD is not None:
+                return fused_BTD
             q_BHTK, new = self.self_attention.queries_keys_values(x_BTD, layout, start)
             keys_values = new if past is None else past.extend(new)
             if cache is not None:
@@ -202,6 +214,14 @@ class DecoderLayer(nn.Module):
             return attended_BTD
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
+            fused_BTD = None
+            if isinstance(memory, Memory):
+                of_memory, rotation = (memory.states_BSD, memory.layout), memory.rotation_B1SJ2
+                fused_BTD = self.cross_attention.fused(
+                    x_BTD, layout, of_memory, attention_log=attention_log, rotation=rotation
+                )
+            if fused_BTD is not None:
+                return fused_BTD
             q_BHTK = self.cross_attention.queries(x_BTD, layout, start)
             if isinstance(memory, LayerCache):
                 keys_values = memory.memory
