@@ -138,8 +138,8 @@ class ScoreScale(nn.Module):
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_H) Wᴼ with head_i = attention(Q Wᵢ, K Wᵢ, V Wᵢ).
 
-    Vaswani et al. 2017, section 3.2.2. The caller computes queries, keys and values first, so that
-    it can cache keys and values.
+    Vaswani et al. 2017, section 3.2.2. `queries`, `keys_values` and `attend` are its parts, for
+    callers that cache keys and values.
     """
 
     def __init__(
@@ -194,6 +194,32 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self,
+        states_BQD: Tensor,
+        layout: BatchLayout,
+        mask_B1QM: Tensor | None,
+        memory: tuple[Tensor, BatchLayout] | None = None,
+        is_causal: bool = False,
+        attention_log: AttentionLog | None = None,
+        rotation: Tensor | None = None,
+    ) -> Tensor:
+        """Return the output for each position, BQD.
+
+        It attends to a memory and its layout, or to the states themselves; `is_causal` tells that
+        the mask is causal. A record is appended to `attention_log` if given. `rotation`: see
+        `queries_keys_values`.
+        """
+        is_recorded = attention_log is not None or rotation is not None
+        if not is_recorded and self._can_fuse(states_BQD, layout, memory):
+            return self._attend_in_one_pass(states_BQD, layout, memory, is_causal)
+        if memory is None:
+            q_BHQK, keys_values = self.queries_keys_values(states_BQD, layout, rotation=rotation)
+        else:
+            q_BHQK = self.queries(states_BQD, layout)
+            keys_values = self.keys_values(*memory, rotation)
+        return self.attend(q_BHQK, keys_values, mask_B1QM, layout, attention_log)
+
+    def attend(
+        self,
         q_BHQK: Tensor,
         memory: KeysValues,
         mask_B1QM: Tensor | None,
@@ -217,29 +243,25 @@ class MultiHeadAttention(nn.Module):
         output_BQD: Tensor = self.output(layout.join_heads(heads_BHQK))
         return output_BQD
 
-    def fused(
+    def _can_fuse(
+        self, states_BQD: Tensor, layout: BatchLayout, memory: tuple[Tensor, BatchLayout] | None
+    ) -> bool:
+        states_BMD, memory_layout = memory or (states_BQD, layout)
+        return (
+            isinstance(layout, Packed)
+            and isinstance(memory_layout, Packed)
+            and self.scale.kind != "temperature"
+            and fused.is_training(self.dropout, states_BQD, states_BMD)
+        )
+
+    def _attend_in_one_pass(
         self,
         states_BQD: Tensor,
-        layout: BatchLayout,
-        memory: tuple[Tensor, BatchLayout] | None = None,
-        is_causal: bool = False,
-        attention_log: AttentionLog | None = None,
-        rotation: Tensor | None = None,
-    ) -> Tensor | None:
-        """Return the output for each position in one pass over a packed batch, BQD.
-
-        Without a memory it is self-attention. None if `forward` has to compute it, in several.
-        """
-        states_BMD, memory_layout = (states_BQD, layout) if memory is None else memory
-        if (
-            not isinstance(layout, Packed)
-            or not isinstance(memory_layout, Packed)
-            or attention_log is not None
-            or rotation is not None
-            or self.scale.kind == "temperature"
-            or not fused.is_training(self.dropout, states_BQD, states_BMD)
-        ):
-            return None
+        layout: Packed,
+        memory: tuple[Tensor, Packed] | None,
+        is_causal: bool,
+    ) -> Tensor:
+        states_BMD, memory_layout = memory or (states_BQD, layout)
         if memory is None:
             queries_BQD = self._joined(states_BQD, [self.query, self.key, self.value])
             keys_values_BMD = None

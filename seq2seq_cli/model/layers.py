@@ -139,16 +139,8 @@ class EncoderLayer(nn.Module):
         """Run the layer; `rotation_B1SJ2`: see `MultiHeadAttention.queries_keys_values`."""
 
         def attend_to_source(x_BSD: Tensor) -> Tensor:
-            fused_BSD = self.self_attention.fused(
-                x_BSD, layout, attention_log=attention_log, rotation=rotation_B1SJ2
-            )
-            if fused_BSD is not None:
-                return fused_BSD
-            q_BHSK, keys_values = self.self_attention.queries_keys_values(
-                x_BSD, layout, rotation=rotation_B1SJ2
-            )
             attended_BSD: Tensor = self.self_attention(
-                q_BHSK, keys_values, mask_B11S, layout, attention_log
+                x_BSD, layout, mask_B11S, attention_log=attention_log, rotation=rotation_B1SJ2
             )
             return attended_BSD
 
@@ -197,40 +189,32 @@ class DecoderLayer(nn.Module):
         start = 0 if past is None else past.k_BHMK.size(2)
 
         def attend_to_past(x_BTD: Tensor) -> Tensor:
-            fused_BTD = None
+            attended_BTD: Tensor
             if cache is None:
-                fused_BTD = self.self_attention.fused(
-                    x_BTD, layout, is_causal=True, attention_log=attention_log
+                attended_BTD = self.self_attention(
+                    x_BTD, layout, causal_11TT, is_causal=True, attention_log=attention_log
                 )
-            if fused_BTD is not None:
-                return fused_BTD
+                return attended_BTD
             q_BHTK, new = self.self_attention.queries_keys_values(x_BTD, layout, start)
-            keys_values = new if past is None else past.extend(new)
-            if cache is not None:
-                cache.past = keys_values
-            attended_BTD: Tensor = self.self_attention(
-                q_BHTK, keys_values, causal_11TT, layout, attention_log
+            cache.past = new if past is None else past.extend(new)
+            return self.self_attention.attend(
+                q_BHTK, cache.past, causal_11TT, layout, attention_log
             )
-            return attended_BTD
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
-            fused_BTD = None
-            if isinstance(memory, Memory):
-                of_memory, rotation = (memory.states_BSD, memory.layout), memory.rotation_B1SJ2
-                fused_BTD = self.cross_attention.fused(
-                    x_BTD, layout, of_memory, attention_log=attention_log, rotation=rotation
-                )
-            if fused_BTD is not None:
-                return fused_BTD
-            q_BHTK = self.cross_attention.queries(x_BTD, layout, start)
+            attended_BTD: Tensor
             if isinstance(memory, LayerCache):
-                keys_values = memory.memory
-            else:
-                keys_values = self.cross_attention.keys_values(
-                    memory.states_BSD, memory.layout, memory.rotation_B1SJ2
+                q_BHTK = self.cross_attention.queries(x_BTD, layout, start)
+                return self.cross_attention.attend(
+                    q_BHTK, memory.memory, memory_B11S, layout, attention_log
                 )
-            attended_BTD: Tensor = self.cross_attention(
-                q_BHTK, keys_values, memory_B11S, layout, attention_log
+            attended_BTD = self.cross_attention(
+                x_BTD,
+                layout,
+                memory_B11S,
+                (memory.states_BSD, memory.layout),
+                attention_log=attention_log,
+                rotation=memory.rotation_B1SJ2,
             )
             return attended_BTD
 
