@@ -91,7 +91,7 @@ def write_text(folder: Path) -> None:
 
 def compare_updates(folder: Path, device: str, shapes: dict[str, object], started: float) -> None:
     """Two updates in fp32 without dropout: losses and weights of both devices."""
-    print("\n| two updates, fp32 | loss on the CPU | on the device | largest difference of a weight |")
+    print("\n| two updates | loss on the CPU | on the device | largest difference of a weight |")
     print("|---|--:|--:|--:|")
     for shape in list(shapes)[:2]:
         losses, weights = [], []

@@ -208,9 +208,11 @@ class MultiHeadAttention(nn.Module):
         the mask is causal. A record is appended to `attention_log` if given. `rotation`: see
         `queries_keys_values`.
         """
-        is_recorded = attention_log is not None or rotation is not None
-        if not is_recorded and self._can_fuse(states_BQD, layout, memory):
-            return self._attend_in_one_pass(states_BQD, layout, memory, is_causal)
+        if attention_log is None and rotation is None:
+            layouts = self._layouts_in_one_pass(states_BQD, layout, memory)
+            if layouts is not None:
+                states_BMD = None if memory is None else memory[0]
+                return self._attend_in_one_pass(states_BQD, states_BMD, layouts, is_causal)
         if memory is None:
             q_BHQK, keys_values = self.queries_keys_values(states_BQD, layout, rotation=rotation)
         else:
@@ -243,26 +245,28 @@ class MultiHeadAttention(nn.Module):
         output_BQD: Tensor = self.output(layout.join_heads(heads_BHQK))
         return output_BQD
 
-    def _can_fuse(
+    def _layouts_in_one_pass(
         self, states_BQD: Tensor, layout: BatchLayout, memory: tuple[Tensor, BatchLayout] | None
-    ) -> bool:
+    ) -> tuple[Packed, Packed] | None:
+        """Return the layouts of queries and memory if `fused.attend` supports them."""
         states_BMD, memory_layout = memory or (states_BQD, layout)
-        return (
-            isinstance(layout, Packed)
-            and isinstance(memory_layout, Packed)
-            and self.scale.kind != "temperature"
-            and fused.is_training(self.dropout, states_BQD, states_BMD)
-        )
+        if (
+            not isinstance(layout, Packed)
+            or not isinstance(memory_layout, Packed)
+            or self.scale.kind == "temperature"
+            or not fused.is_training(self.dropout, states_BQD, states_BMD)
+        ):
+            return None
+        return layout, memory_layout
 
     def _attend_in_one_pass(
         self,
         states_BQD: Tensor,
-        layout: Packed,
-        memory: tuple[Tensor, Packed] | None,
+        states_BMD: Tensor | None,
+        layouts: tuple[Packed, Packed],
         is_causal: bool,
     ) -> Tensor:
-        states_BMD, memory_layout = memory or (states_BQD, layout)
-        if memory is None:
+        if states_BMD is None:
             queries_BQD = self._joined(states_BQD, [self.query, self.key, self.value])
             keys_values_BMD = None
         else:
@@ -270,13 +274,13 @@ class MultiHeadAttention(nn.Module):
             keys_values_BMD = self._joined(states_BMD, [self.key, self.value])
         tables = None
         if self.is_rotary:
-            longest = max(layout.longest, memory_layout.longest)
+            longest = max(layout.longest for layout in layouts)
             length = -(-longest // Packed.STEP) * Packed.STEP  # few different ones
             tables = _rotation_tables(length, self.head_size, self.position_base)
         heads_BQD = fused.attend(
             queries_BQD,
             keys_values_BMD,
-            (layout, memory_layout),
+            layouts,
             self.heads,
             1.0 if self.scale.kind == "none" else self.head_size**-0.5,
             is_causal,
