@@ -27,10 +27,12 @@ _LONGEST_WEIGHTS = 256  # positions up to which attention weights (their square)
 
 
 class AttentionRecord(NamedTuple):
-    """What one attention has computed: its weights, and the values that they average."""
+    """What one attention has computed: its weights, the values that they average, its inputs."""
 
     weights_BHQM: Tensor
     v_BHMK: Tensor
+    q_BHQK: Tensor
+    k_BHMK: Tensor
 
 
 AttentionLog = list[AttentionRecord]  # in the order of computation
@@ -230,16 +232,16 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Return the output for each query, BQD; append a record to `attention_log` if given."""
         with torch.autocast("cpu", enabled=False):
-            q_BHQK, (k_BHMK, v_BHMK) = self.scale(q_BHQK), memory
+            scaled_BHQK, (k_BHMK, v_BHMK) = self.scale(q_BHQK), memory
             dropout = self.dropout.p if self.training else 0.0
-            if attention_log is None and _is_better_fused(q_BHQK, k_BHMK, dropout):
+            if attention_log is None and _is_better_fused(scaled_BHQK, k_BHMK, dropout):
                 heads_BHQK = F.scaled_dot_product_attention(
-                    q_BHQK, k_BHMK, v_BHMK, mask_B1QM, dropout
+                    scaled_BHQK, k_BHMK, v_BHMK, mask_B1QM, dropout
                 )
             else:
-                weights_BHQM = attention_weights(q_BHQK, k_BHMK, mask_B1QM)
+                weights_BHQM = attention_weights(scaled_BHQK, k_BHMK, mask_B1QM)
                 if attention_log is not None:
-                    attention_log.append(AttentionRecord(weights_BHQM, v_BHMK))
+                    attention_log.append(AttentionRecord(weights_BHQM, v_BHMK, q_BHQK, k_BHMK))
                 heads_BHQK = self.dropout(weights_BHQM) @ v_BHMK
         heads_BHQK = heads_BHQK.to(activation_dtype(heads_BHQK))
         output_BQD: Tensor = self.output(layout.join_heads(heads_BHQK))

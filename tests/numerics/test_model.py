@@ -242,7 +242,7 @@ def test_recording_attention_weights_changes_no_logits(model):
     logits = model.decode(TGT_BT, model.start_cache(memory), record)
     torch.testing.assert_close(logits, model(SRC_BS, TGT_BT), atol=1e-5, rtol=0)
     assert len(record) == 2 + 2 * 2
-    for weights_BHQM, _ in record:
+    for weights_BHQM, *_ in record:
         torch.testing.assert_close(weights_BHQM.sum(-1), torch.ones(weights_BHQM.shape[:3]))
 
 
