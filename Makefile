@@ -9,7 +9,7 @@ BIN := .venv/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check install --no-compile --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo wheels test test-extras faults sanitize check format figures docs linkcheck
+.PHONY: install demo wheels test test-extras gpu faults sanitize check format figures docs linkcheck
 
 install: .venv/installed
 
@@ -64,6 +64,10 @@ test: .venv/installed-test
 
 test-extras: .venv/installed-test-extras
 	$(PYTEST) tests/extras
+
+# Eight minutes: tests, comparisons and tables that need a GPU; install PyTorch's build for it first.
+gpu: .venv/installed-test
+	$(BIN)/python benchmarks/gpu.py
 
 # Two hours: damage of all kinds, and files made to lose lines.
 faults: .venv/installed-test-extras

@@ -23,7 +23,7 @@ from seq2seq_cli.commands.bench import measure_training
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import IGNORE_INDEX
 from seq2seq_cli.machine import torch_environment
-from seq2seq_cli.model import attention, dropout
+from seq2seq_cli.model import attention, fused
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.training.losses import cross_entropy as loss
 from seq2seq_cli.training.optimizers import optimizer
@@ -58,31 +58,34 @@ def plain_loss() -> None:
     loss.sequence_loss = sequence_loss
 
 
-def plain_dropout() -> None:
-    dropout.Dropout.forward = lambda self, x: F.dropout(x, self.p, self.training)
-
-
 def default_allocator() -> None:
     strategy.retain_freed_pages = lambda: False
 
 
-def fused_attention() -> None:
-    attention._is_better_fused = lambda *_: True
+def plain_attention() -> None:
+    attention.MultiHeadAttention._layouts_in_one_pass = lambda *_: None
 
 
-def attention_in_bf16() -> None:
-    attention._as_computed = lambda heads: heads
+def plain_residuals() -> None:
+    def add(x, y, drop, norm=None):
+        added = x + drop(y)
+        return added if norm is None else norm(added)
+
+    fused.add, fused.normalize = add, lambda x, norm, _: norm(x)
 
 
-def separate_projections() -> None:
-    def project(self, states, layout, projections, start=0, rotation=None):
-        assert not self.is_rotary
-        return [
-            attention._as_computed(layout.split_heads(projection(states), self.heads))
-            for projection in projections
-        ]
+def plain_activations() -> None:
+    fused.activate = lambda x, activation, drop: drop(activation(x))
 
-    attention.MultiHeadAttention._project = project
+
+def plain_softmax() -> None:
+    def softmax(logits, labels, in_place):
+        p = torch.softmax(logits, -1)
+        of_labels = (x.gather(1, labels[:, None])[:, 0].float() for x in (logits, p))
+        logit, probability = of_labels
+        return p, logit, probability.log()
+
+    fused.softmax = softmax
 
 
 def rows_of_any_length() -> None:
@@ -97,21 +100,13 @@ def garbage_not_frozen() -> None:
     gc.freeze = lambda: None
 
 
-def short_rows() -> None:
-    attention._VECTOR = 0
-
-
 def unfused_adam() -> None:
     original = optimizer.OPTIMIZERS["adamw"]
-    optimizer.OPTIMIZERS["adamw"] = original._replace(
-        options=lambda config: {**original.options(config), "fused": False}
-    )
+    optimizer.OPTIMIZERS["adamw"] = original._replace(options={**original.options, "fused": False})
 
 
 def everything_plain() -> None:
-    for replace in (padded_batches, plain_loss, plain_dropout, default_allocator):
-        replace()
-    for replace in (fused_attention, short_rows, unfused_adam, separate_projections):
+    for replace in (padded_batches, plain_loss, default_allocator, unfused_adam):
         replace()
 
 
@@ -123,29 +118,27 @@ class Variant(NamedTuple):
     environment: dict[str, str] = {}  # noqa: RUF012 (never written to)
 
 
+_PLAIN = {"SEQ2SEQ_CPU_ISA": "plain"}  # for which no operation of training is in C
 VARIANTS = {
     "nothing": Variant(),
     "fp32 instead of bf16": Variant(overrides=("training.precision=fp32",)),
     "cross_entropy of all logits": Variant(plain_loss),
     "logits of all tokens at once": Variant(all_logits_at_once),
-    "F.dropout": Variant(plain_dropout),
+    "attention in PyTorch": Variant(plain_attention),
+    "residuals and norms in PyTorch": Variant(plain_residuals),
+    "activations in PyTorch": Variant(plain_activations),
+    "softmax of the loss in PyTorch": Variant(plain_softmax),
+    "all four in PyTorch": Variant(environment=_PLAIN),
     "padded batches": Variant(padded_batches),
     "packed rows of any length": Variant(rows_of_any_length),
-    "PyTorch's fused attention": Variant(fused_attention),
-    "attention in bf16": Variant(attention_in_bf16),
-    "separate products for Q, K and V": Variant(separate_projections),
-    "separate products for Q, K and V, fp32": Variant(
-        separate_projections, ("training.precision=fp32",)
-    ),
-    "PyTorch's softmax of short rows": Variant(short_rows),
     "AdamW in a loop": Variant(unfused_adam),
     "garbage collector not frozen": Variant(garbage_not_frozen),
     "glibc's own allocation": Variant(default_allocator),
     "pages of 4 kB": Variant(environment={"THP_MEM_ALLOC_ENABLE": "0"}),
     "libgomp's own spinning": Variant(environment={"GOMP_SPINCOUNT": "300000"}),
     "two processes": Variant(overrides=("training.processes=2",)),
-    "no optimization, bf16": Variant(everything_plain),
-    "no optimization, fp32": Variant(everything_plain, ("training.precision=fp32",)),
+    "no optimization, bf16": Variant(everything_plain, environment=_PLAIN),
+    "no optimization, fp32": Variant(everything_plain, ("training.precision=fp32",), _PLAIN),
 }
 
 

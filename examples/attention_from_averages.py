@@ -124,11 +124,11 @@ def main() -> None:
     mask_11QM = causal_mask(5, 5, x_BTD.device)
     with torch.no_grad():
         layout = Padded(torch.ones(2, 5, dtype=torch.bool))
-        q_BHTK, keys_values = layer.queries_keys_values(x_BTD, layout)
-        for weights_HQM in attention_weights(q_BHTK, keys_values.k_BHMK, mask_11QM):
+        q_BHTK, (k_BHMK, _) = layer.queries_keys_values(x_BTD, layout)
+        for weights_HQM in attention_weights(q_BHTK, k_BHMK, mask_11QM):
             show(weights_HQM[0])
             print()
-        expected_BTD = layer(q_BHTK, keys_values, mask_11QM, layout)
+        expected_BTD = layer(x_BTD, layout, mask_11QM)
         by_hand = difference(attend_with_heads(layer, x_BTD), expected_BTD)
     print("    largest difference, four heads by hand to MultiHeadAttention:", by_hand)
 

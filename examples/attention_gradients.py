@@ -105,7 +105,7 @@ def autograd_gradients(
     """Return the same gradients from the package's attention by autograd."""
     x_BTD = x_BTD.clone().requires_grad_()
     layout = Padded(torch.ones(x_BTD.shape[:2], dtype=torch.bool))
-    y_BTD = layer(*layer.queries_keys_values(x_BTD, layout), mask_B1QM, layout)
+    y_BTD = layer(x_BTD, layout, mask_B1QM)
     inputs = {"x": x_BTD, **dict(layer.named_parameters())}
     return dict(zip(inputs, torch.autograd.grad(y_BTD, list(inputs.values()), dy_BTD), strict=True))
 

@@ -130,7 +130,7 @@ def main() -> None:
     ours = MultiHeadAttention(12, heads, bias=True, dropout=0.1).eval()
     layer = FullAttention(fuse(ours.query, ours.key, ours.value), ours.output, heads, 0.1).eval()
     output_BTD = layer(x_BTD, mask_B11M)
-    expected_BTD = ours(*ours.queries_keys_values(x_BTD, layout), mask_B11M, layout)
+    expected_BTD = ours(x_BTD, layout, mask_B11M)
     print("  version 4 and MultiHeadAttention:", difference(output_BTD, expected_BTD))
 
     # With one sentence, or without padding, the mistake changes nothing: a test needs both.

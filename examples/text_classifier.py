@@ -69,8 +69,7 @@ class Classifier(nn.Module):
         x_BTD = self.embedding(ids_BT)
         x_BTD = x_BTD + sinusoidal_positions(0, ids_BT.size(1), x_BTD.size(-1))
         if self.attention:
-            q_BHTK, keys_values = self.attention.queries_keys_values(x_BTD, layout)
-            x_BTD = x_BTD + self.attention(q_BHTK, keys_values, mask_B11T, layout, attention_log)
+            x_BTD = x_BTD + self.attention(x_BTD, layout, mask_B11T, attention_log=attention_log)
         # The mean of the words only. A mean over all positions would depend on how much padding
         # the longest sentence of the batch happens to cause.
         is_word_BT1 = mask_B11T[:, 0, 0, :, None]

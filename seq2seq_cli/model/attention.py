@@ -6,6 +6,7 @@ broadcasting, 2 the numbers of a pair.
 """
 
 import copy
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never
@@ -15,20 +16,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq_cli.config.types import AttentionScale
+from seq2seq_cli.model import fused
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.kv_cache import KeysValues
-from seq2seq_cli.model.packing import BatchLayout
+from seq2seq_cli.model.packing import BatchLayout, Packed
 
 _VECTOR = 16  # size of a CPU's vector registers; softmax is ten times slower over fewer numbers
 _LONGEST_WEIGHTS = 256  # positions up to which attention weights (their square) are materialized
 
 
 class AttentionRecord(NamedTuple):
-    """What one attention has computed: its weights, and the values that they average."""
+    """What one attention has computed: its weights, the values that they average, its inputs."""
 
     weights_BHQM: Tensor
     v_BHMK: Tensor
+    q_BHQK: Tensor
+    k_BHMK: Tensor
 
 
 AttentionLog = list[AttentionRecord]  # in the order of computation
@@ -101,6 +105,13 @@ def rotate(heads_BHMK: Tensor, rotation_MJ2: Tensor) -> Tensor:
     return rotated_BHMJ2.flatten(-2).to(heads_BHMK.dtype)
 
 
+@functools.lru_cache(8)
+def _rotation_tables(length: int, head_size: int, base: float) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines, MK, for `fused.attend`; sines of even dimensions are negated."""
+    cosines, sines = rotations(0, length, head_size, torch.device("cpu"), base).unbind(-1)
+    return cosines.repeat_interleave(2, 1), torch.stack([-sines, sines], -1).flatten(1)
+
+
 class ScoreScale(nn.Module):
     """Multiplies queries such that q·k / √K are the scores of `model.attention_scale`."""
 
@@ -129,8 +140,8 @@ class ScoreScale(nn.Module):
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_H) Wᴼ with head_i = attention(Q Wᵢ, K Wᵢ, V Wᵢ).
 
-    Vaswani et al. 2017, section 3.2.2. The caller computes queries, keys and values first, so that
-    it can cache keys and values.
+    Vaswani et al. 2017, section 3.2.2. `queries`, `keys_values` and `attend` are its parts, for
+    callers that cache keys and values.
     """
 
     def __init__(
@@ -185,6 +196,34 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self,
+        states_BQD: Tensor,
+        layout: BatchLayout,
+        mask_B1QM: Tensor | None,
+        memory: tuple[Tensor, BatchLayout] | None = None,
+        is_causal: bool = False,
+        attention_log: AttentionLog | None = None,
+        rotation: Tensor | None = None,
+    ) -> Tensor:
+        """Return the output for each position, BQD.
+
+        It attends to a memory and its layout, or to the states themselves; `is_causal` tells that
+        the mask is causal. A record is appended to `attention_log` if given. `rotation`: see
+        `queries_keys_values`.
+        """
+        if attention_log is None and rotation is None:
+            layouts = self._layouts_in_one_pass(states_BQD, layout, memory)
+            if layouts is not None:
+                states_BMD = None if memory is None else memory[0]
+                return self._attend_in_one_pass(states_BQD, states_BMD, layouts, is_causal)
+        if memory is None:
+            q_BHQK, keys_values = self.queries_keys_values(states_BQD, layout, rotation=rotation)
+        else:
+            q_BHQK = self.queries(states_BQD, layout)
+            keys_values = self.keys_values(*memory, rotation)
+        return self.attend(q_BHQK, keys_values, mask_B1QM, layout, attention_log)
+
+    def attend(
+        self,
         q_BHQK: Tensor,
         memory: KeysValues,
         mask_B1QM: Tensor | None,
@@ -193,19 +232,64 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Return the output for each query, BQD; append a record to `attention_log` if given."""
         with torch.autocast("cpu", enabled=False):
-            q_BHQK, (k_BHMK, v_BHMK) = self.scale(q_BHQK), memory
+            scaled_BHQK, (k_BHMK, v_BHMK) = self.scale(q_BHQK), memory
             dropout = self.dropout.p if self.training else 0.0
-            if attention_log is None and _is_better_fused(q_BHQK, k_BHMK, dropout):
+            if attention_log is None and _is_better_fused(scaled_BHQK, k_BHMK, dropout):
                 heads_BHQK = F.scaled_dot_product_attention(
-                    q_BHQK, k_BHMK, v_BHMK, mask_B1QM, dropout
+                    scaled_BHQK, k_BHMK, v_BHMK, mask_B1QM, dropout
                 )
             else:
-                weights_BHQM = attention_weights(q_BHQK, k_BHMK, mask_B1QM)
+                weights_BHQM = attention_weights(scaled_BHQK, k_BHMK, mask_B1QM)
                 if attention_log is not None:
-                    attention_log.append(AttentionRecord(weights_BHQM, v_BHMK))
+                    attention_log.append(AttentionRecord(weights_BHQM, v_BHMK, q_BHQK, k_BHMK))
                 heads_BHQK = self.dropout(weights_BHQM) @ v_BHMK
         heads_BHQK = heads_BHQK.to(activation_dtype(heads_BHQK))
         output_BQD: Tensor = self.output(layout.join_heads(heads_BHQK))
+        return output_BQD
+
+    def _layouts_in_one_pass(
+        self, states_BQD: Tensor, layout: BatchLayout, memory: tuple[Tensor, BatchLayout] | None
+    ) -> tuple[Packed, Packed] | None:
+        """Return the layouts of queries and memory if `fused.attend` supports them."""
+        states_BMD, memory_layout = memory or (states_BQD, layout)
+        if (
+            not isinstance(layout, Packed)
+            or not isinstance(memory_layout, Packed)
+            or self.scale.kind == "temperature"
+            or not fused.is_training(self.dropout, states_BQD, states_BMD)
+        ):
+            return None
+        return layout, memory_layout
+
+    def _attend_in_one_pass(
+        self,
+        states_BQD: Tensor,
+        states_BMD: Tensor | None,
+        layouts: tuple[Packed, Packed],
+        is_causal: bool,
+    ) -> Tensor:
+        if states_BMD is None:
+            queries_BQD = self._joined(states_BQD, [self.query, self.key, self.value])
+            keys_values_BMD = None
+        else:
+            queries_BQD = self.query(states_BQD)
+            keys_values_BMD = self._joined(states_BMD, [self.key, self.value])
+        tables = None
+        if self.is_rotary:
+            longest = max(layout.longest for layout in layouts)
+            length = -(-longest // Packed.STEP) * Packed.STEP  # few different ones
+            tables = _rotation_tables(length, self.head_size, self.position_base)
+        heads_BQD = fused.attend(
+            queries_BQD,
+            keys_values_BMD,
+            layouts,
+            self.heads,
+            1.0 if self.scale.kind == "none" else self.head_size**-0.5,
+            is_causal,
+            tables,
+            self.dropout.p,
+        )
+        output_BQD: Tensor = self.output(heads_BQD)
         return output_BQD
 
     def query_with_scale(self) -> nn.Linear:
@@ -234,11 +318,7 @@ class MultiHeadAttention(nn.Module):
         if len(projections) == 1 or not self.training:
             heads = [layout.split_heads(project(states_BMD), self.heads) for project in projections]
         else:
-            weight = torch.cat([projection.weight for projection in projections])
-            bias = None
-            if projections[0].bias is not None:
-                bias = torch.cat([projection.bias for projection in projections])
-            joined = F.linear(states_BMD, weight, bias)
+            joined = self._joined(states_BMD, projections)
             split = layout.split_heads(joined, len(projections) * self.heads)
             heads = split.chunk(len(projections), dim=1)
         heads = [_as_computed(heads_BHMK) for heads_BHMK in heads]
@@ -252,6 +332,15 @@ class MultiHeadAttention(nn.Module):
             heads_BHMK if projection is self.value else rotate(heads_BHMK, rotation)
             for projection, heads_BHMK in zip(projections, heads, strict=True)
         ]
+
+    @staticmethod
+    def _joined(states_BMD: Tensor, projections: Sequence[nn.Linear]) -> Tensor:
+        """Apply some projections as one product; their results are side by side."""
+        weight = torch.cat([projection.weight for projection in projections])
+        bias = None
+        if projections[0].bias is not None:
+            bias = torch.cat([projection.bias for projection in projections])
+        return F.linear(states_BMD, weight, bias)
 
 
 def _as_computed(heads_BHMK: Tensor) -> Tensor:

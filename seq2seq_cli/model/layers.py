@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import Activation
+from seq2seq_cli.model import fused
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.kv_cache import LayerCache
@@ -72,7 +73,7 @@ class FeedForward(nn.Module):
         self.contract = nn.Linear(d_ff, d_model)
 
     def forward(self, states_BMD: Tensor) -> Tensor:
-        inner_BMF = self.dropout(self.activation(self.expand(states_BMD)))
+        inner_BMF = fused.activate(self.expand(states_BMD), self.activation, self.dropout)
         contracted_BMD: Tensor = self.contract(inner_BMF)
         return contracted_BMD
 
@@ -92,10 +93,9 @@ class Residual(nn.Module):
 
     def forward(self, states_BMD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.norm_first:
-            added_BMD: Tensor = states_BMD + self.dropout(sublayer(self.norm(states_BMD)))
-            return added_BMD
-        normed_BMD: Tensor = self.norm(states_BMD + self.dropout(sublayer(states_BMD)))
-        return normed_BMD
+            normed_BMD = fused.normalize(states_BMD, self.norm, self.dropout)
+            return fused.add(states_BMD, sublayer(normed_BMD), self.dropout)
+        return fused.add(states_BMD, sublayer(states_BMD), self.dropout, self.norm)
 
 
 def _attention(config: ModelConfig, *, is_cross: bool = False) -> MultiHeadAttention:
@@ -139,11 +139,8 @@ class EncoderLayer(nn.Module):
         """Run the layer; `rotation_B1SJ2`: see `MultiHeadAttention.queries_keys_values`."""
 
         def attend_to_source(x_BSD: Tensor) -> Tensor:
-            q_BHSK, keys_values = self.self_attention.queries_keys_values(
-                x_BSD, layout, rotation=rotation_B1SJ2
-            )
             attended_BSD: Tensor = self.self_attention(
-                q_BHSK, keys_values, mask_B11S, layout, attention_log
+                x_BSD, layout, mask_B11S, attention_log=attention_log, rotation=rotation_B1SJ2
             )
             return attended_BSD
 
@@ -192,25 +189,32 @@ class DecoderLayer(nn.Module):
         start = 0 if past is None else past.k_BHMK.size(2)
 
         def attend_to_past(x_BTD: Tensor) -> Tensor:
+            attended_BTD: Tensor
+            if cache is None:
+                attended_BTD = self.self_attention(
+                    x_BTD, layout, causal_11TT, is_causal=True, attention_log=attention_log
+                )
+                return attended_BTD
             q_BHTK, new = self.self_attention.queries_keys_values(x_BTD, layout, start)
-            keys_values = new if past is None else past.extend(new)
-            if cache is not None:
-                cache.past = keys_values
-            attended_BTD: Tensor = self.self_attention(
-                q_BHTK, keys_values, causal_11TT, layout, attention_log
+            cache.past = new if past is None else past.extend(new)
+            return self.self_attention.attend(
+                q_BHTK, cache.past, causal_11TT, layout, attention_log
             )
-            return attended_BTD
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
-            q_BHTK = self.cross_attention.queries(x_BTD, layout, start)
+            attended_BTD: Tensor
             if isinstance(memory, LayerCache):
-                keys_values = memory.memory
-            else:
-                keys_values = self.cross_attention.keys_values(
-                    memory.states_BSD, memory.layout, memory.rotation_B1SJ2
+                q_BHTK = self.cross_attention.queries(x_BTD, layout, start)
+                return self.cross_attention.attend(
+                    q_BHTK, memory.memory, memory_B11S, layout, attention_log
                 )
-            attended_BTD: Tensor = self.cross_attention(
-                q_BHTK, keys_values, memory_B11S, layout, attention_log
+            attended_BTD = self.cross_attention(
+                x_BTD,
+                layout,
+                memory_B11S,
+                (memory.states_BSD, memory.layout),
+                attention_log=attention_log,
+                rotation=memory.rotation_B1SJ2,
             )
             return attended_BTD
 

@@ -61,6 +61,10 @@ class Packed:
         self.row_index_BT.view(-1)[batch_index_N] = torch.arange(
             self.num_tokens, device=batch_index_N.device
         )
+        self.longest = is_token_BT.size(1)
+        lengths_B = is_token_BT.sum(1)
+        self.lengths_B = lengths_B.int()
+        self.starts_B = (lengths_B.cumsum(0) - lengths_B).int()
         self._head_indices: dict[int, _HeadIndices] = {}
 
     def pack_ids(self, ids_BT: Tensor, padding: int) -> Tensor:

@@ -160,21 +160,21 @@ class Transformer(nn.Module):
         return Cache(layers, memory.mask_B11S)
 
     def decode(
-        self, tgt_BT: Tensor, cache: Cache, attention_log: AttentionLog | None = None
+        self, tgt_BT: Tensor, memory: Cache | Memory, attention_log: AttentionLog | None = None
     ) -> Tensor:
         """Return the logits_BTV of the token after each position of `tgt_BT`.
 
-        `tgt_BT` has only the positions after those in the cache, which grows by them. Padding must
-        be at the end of a row, where the causal mask hides it.
+        With a cache, `tgt_BT` has only the positions after those in it, and it grows by them.
+        Padding must be at the end of a row, where the causal mask hides it.
         """
         logits_BTV: Tensor = self.projection(
-            self._decode(tgt_BT, cache, Padded(tgt_BT != self.pad_id), attention_log)
+            self._decode(tgt_BT, memory, Padded(tgt_BT != self.pad_id), attention_log)
         )
         return logits_BTV
 
     def forward(self, src_BS: Tensor, tgt_in_BT: Tensor) -> Tensor:
         """Return logits_BTV under teacher forcing."""
-        return self.decode(tgt_in_BT, self.start_cache(self.encode(src_BS)))
+        return self.decode(tgt_in_BT, self.encode(src_BS))
 
     def forward_hidden(
         self,
@@ -204,7 +204,7 @@ class Transformer(nn.Module):
         encoder: AttentionLog = []
         decoder: AttentionLog = []
         memory = self.encode(src_BS, attention_log=encoder)
-        logits_BTV = self.decode(tgt_in_BT, self.start_cache(memory), decoder)
+        logits_BTV = self.decode(tgt_in_BT, memory, decoder)
         logs = {"encoder": encoder, "decoder": decoder[0::2], "cross": decoder[1::2]}
         return Recorded(logs, logits_BTV)
 

@@ -6,14 +6,17 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "native.h"
+#include "training.h"
 
 #if (__GNUC__ >= 11 || defined(__clang__)) && defined(__x86_64__) && defined(__linux__)
 #define HAS_AMX
 #endif
 #define INLINE static inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
 
 enum { CHUNK = 96 }; /* rows that are converted at once: a multiple of the rows of all tiles */
 
@@ -61,6 +64,14 @@ typedef struct {
     /* Let the numbers of a row, plus `offset`, take their places among the candidates. */
     void (*add_candidates)(const Candidates *c, int64_t origin, long size, const float *x,
                            float offset);
+    /* Training: heads of sentences, blocks of ROWS_OF_A_SUM rows, rows; from first to last - 1. */
+    void (*attend_forward)(const RowAttention *a, long first, long last);
+    void (*attend_backward)(const RowAttention *a, long first, long last);
+    void (*residual_forward)(const Residual *r, long first, long last);
+    void (*residual_backward)(const Residual *r, long first, long last);
+    void (*activation_forward)(const Activation *a, long first, long last);
+    void (*activation_backward)(const Activation *a, long first, long last);
+    void (*probabilities)(const Softmax *s, long first, long last);
 } Kernels;
 
 /* Of this machine. Hidden, as a program that is linked to the library would have its own copy. */

@@ -183,7 +183,7 @@ static void multiply_amx(const Group *groups, long count)
 
 const Kernels kernels_amx = {
     "amx", PRECISIONS, quantize, round_to_bf16, multiply_amx, attend, normalize, log_sum_exp_of,
-    greatest_index, add_candidates,
+    greatest_index, add_candidates, TRAINING
 };
 #endif
 END_TARGET

@@ -30,9 +30,8 @@ INLINE vec exponential_below(vec x, vec top)
     return exponential(max(sub(x, top), broadcast(-87)));
 }
 
-/* x (1 + erf(x / sqrt 2)) / 2 = max(0, x) - |x| (1 - erf(|x| / sqrt 2)) / 2, with 1 - erf by
-   Abramowitz and Stegun 7.1.26, whose error is at most 1.5e-7. */
-INLINE vec apply_gelu(vec x)
+/* (1 - erf(|x| / sqrt 2)) / 2 by Abramowitz and Stegun 7.1.26, whose error is at most 1.5e-7. */
+INLINE vec tail_of_normal(vec x)
 {
     vec z = mul(absolute(x), broadcast(0.707106781f)), one = broadcast(1);
     vec t = divide(one, mul_add(z, broadcast(0.3275911f), one));
@@ -44,15 +43,26 @@ INLINE vec apply_gelu(vec x)
     sum = mul_add(sum, t, zeros());
     vec square = min(mul(z, z), broadcast(87));
     vec rest = mul(sum, exponential(sub(zeros(), square)));
-    return sub(max(x, zeros()), mul(absolute(x), mul(rest, broadcast(.5f))));
+    return mul(rest, broadcast(.5f));
 }
 
-/* x / (1 + e^-x) = max(0, x) - |x| t / (1 + t) with t = e^-|x|. */
-INLINE vec apply_silu(vec x)
+/* x (1 + erf(x / sqrt 2)) / 2 = max(0, x) - |x| (1 - erf(|x| / sqrt 2)) / 2. */
+INLINE vec apply_gelu(vec x)
+{
+    return sub(max(x, zeros()), mul(absolute(x), tail_of_normal(x)));
+}
+
+/* 1 / (1 + e^|x|) = t / (1 + t) with t = e^-|x|. */
+INLINE vec tail_of_sigmoid(vec x)
 {
     vec t = exponential(sub(zeros(), min(absolute(x), broadcast(87))));
-    vec rest = divide(t, add(broadcast(1), t));
-    return sub(max(x, zeros()), mul(absolute(x), rest));
+    return divide(t, add(broadcast(1), t));
+}
+
+/* x / (1 + e^-x) = max(0, x) - |x| / (1 + e^|x|). */
+INLINE vec apply_silu(vec x)
+{
+    return sub(max(x, zeros()), mul(absolute(x), tail_of_sigmoid(x)));
 }
 
 static void quantize(long size, long words, const float *x, uint8_t *q, float *scale)
@@ -292,6 +302,12 @@ static void add_candidates(const Candidates *c, int64_t origin, long size, const
     }
 }
 
+#ifdef TILE_ROWS
+#include "training_template.h"
+#else
+#define TRAINING NULL, NULL, NULL, NULL, NULL, NULL, NULL
+#endif
+
 #ifndef HAS_BF16
 #define round_to_bf16 NULL
 #endif
@@ -306,5 +322,5 @@ static void add_candidates(const Candidates *c, int64_t origin, long size, const
 
 const Kernels TABLE(NAME) = {
     TEXT(NAME), PRECISIONS, quantize, round_to_bf16, MULTIPLY, attend, normalize, log_sum_exp_of,
-    greatest_index, add_candidates,
+    greatest_index, add_candidates, TRAINING
 };

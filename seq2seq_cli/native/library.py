@@ -14,6 +14,8 @@ from ctypes import (
     c_int32,
     c_int64,
     c_long,
+    c_uint32,
+    c_uint64,
     c_void_p,
 )
 from pathlib import Path
@@ -118,6 +120,48 @@ class Targets(ctypes.Structure):
     ]
 
 
+class RowDropout(ctypes.Structure):
+    _fields_ = [("key", c_uint64), ("least", c_uint32), ("scale", c_float)]
+
+
+class RowAttention(ctypes.Structure):
+    _fields_ = [
+        *_fields("type sentences heads size is_causal", c_int64),
+        *_fields("starts lengths memory_starts memory_lengths q k v", c_void_p),
+        *_fields("q_stride k_stride", c_int64),
+        *_fields("cosines sines", c_void_p),
+        ("scale", c_float),
+        ("dropout", RowDropout),
+        *_fields("y dy dq dk dv", c_void_p),
+    ]
+
+
+class Residual(ctypes.Structure):
+    _fields_ = [
+        *_fields("type rows size", c_int64),
+        *_fields("x y", c_void_p),
+        ("dropout", RowDropout),
+        ("norm", Norm),
+        *_fields("sum normed moments dsum dnormed dx dy dweight dbias", c_void_p),
+    ]
+
+
+class Activation(ctypes.Structure):
+    _fields_ = [
+        *_fields("type rows size activation", c_int64),
+        *_fields("x y", c_void_p),
+        ("dropout", RowDropout),
+        *_fields("dy dx", c_void_p),
+    ]
+
+
+class Softmax(ctypes.Structure):
+    _fields_ = [
+        *_fields("type rows size", c_int64),
+        *_fields("logits labels label_logits label_log_probs", c_void_p),
+    ]
+
+
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     return load_library(Path(__file__).with_name(LIBRARY_NAME))
@@ -143,7 +187,8 @@ def load_library(path: Path) -> ctypes.CDLL | None:
         )
         return None
     structures = (Linear, Norm, Layer, Stack, NativeBatch, Sources, SearchOptions, Found, Targets)
-    expected = [*map(ctypes.sizeof, structures), GROUP, SLOTS]
+    of_training = (RowAttention, Residual, Activation, Softmax)
+    expected = [*map(ctypes.sizeof, (*structures, *of_training)), GROUP, SLOTS]
     interface = (c_int64 * len(expected)).in_dll(library, "interface")
     assert list(interface) == expected, "library.py and native.h differ"
     pointer = c_void_p
@@ -157,7 +202,11 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
     library.search.argtypes = (*[pointer] * 6, c_int)
     library.score.argtypes = (*[pointer] * 5, c_int)
-    for name in ("linear", "encode", "decode", "log_sum_exp"):
+    fused = ("attend_to_rows", "add_and_normalize", "activate")
+    for name in fused:
+        getattr(library, name).argtypes = (pointer, c_int, c_int)
+    library.to_probabilities.argtypes = (pointer, c_int)
+    for name in ("linear", "encode", "decode", "log_sum_exp", "to_probabilities", *fused):
         getattr(library, name).restype = None
     return library
 
@@ -191,6 +240,11 @@ def kernels_name() -> str | None:
     if not precisions():
         return None
     return str(library().kernels_name().decode())
+
+
+def has_training_kernels() -> bool:
+    """Return True if there are kernels of training for the instruction set that is used."""
+    return kernels_name() not in (None, "plain")
 
 
 def library() -> ctypes.CDLL:

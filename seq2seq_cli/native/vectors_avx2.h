@@ -1,5 +1,7 @@
 /* Vectors of 16 numbers in two registers of AVX2 with FMA. */
 
+#define TILE_ROWS 4 /* whose sums stay in registers, in training */
+
 typedef struct { __m256 a, b; } vec;
 typedef struct { __m256i a, b; } ivec;
 
@@ -71,6 +73,11 @@ INLINE float greatest_of(vec x)
     return _mm_cvtss_f32(_mm_max_ss(quarter, _mm_movehdup_ps(quarter)));
 }
 
+INLINE vec swap_pairs(vec x)
+{
+    return (vec){_mm256_permute_ps(x.a, 0xb1), _mm256_permute_ps(x.b, 0xb1)};
+}
+
 INLINE ivec izeros(void) { return (ivec){_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 INLINE ivec iload(const int32_t *x)
 {
@@ -93,6 +100,57 @@ INLINE void store_bytes(uint8_t *y, ivec x, int zero)
     __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words),
                                      _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128((__m128i *)y, bytes);
+}
+
+INLINE ivec lanes(void)
+{
+    return (ivec){_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+                  _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};
+}
+INLINE ivec ibroadcast(int32_t x) { return (ivec){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+INLINE ivec iadd(ivec x, ivec y)
+{
+    return (ivec){_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
+}
+INLINE ivec imul(ivec x, ivec y)
+{
+    return (ivec){_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)};
+}
+INLINE ivec ixor(ivec x, ivec y)
+{
+    return (ivec){_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)};
+}
+INLINE ivec ishift(ivec x, const int bits)
+{
+    return (ivec){_mm256_srli_epi32(x.a, bits), _mm256_srli_epi32(x.b, bits)};
+}
+INLINE __m256 keep8(__m256 x, __m256i bits, __m256i least)
+{
+    __m256i is_kept = _mm256_cmpeq_epi32(_mm256_max_epu32(bits, least), bits);
+    return _mm256_and_ps(x, _mm256_castsi256_ps(is_kept));
+}
+INLINE vec keep_where(vec x, ivec bits, uint32_t least)
+{
+    __m256i all = _mm256_set1_epi32(least);
+    return (vec){keep8(x.a, bits.a, all), keep8(x.b, bits.b, all)};
+}
+INLINE __m256 widen8(const uint16_t *x)
+{
+    __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+}
+INLINE __m256i narrow8(__m256 x)
+{
+    __m256i bits = _mm256_castps_si256(x), upper = _mm256_srli_epi32(bits, 16);
+    __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+    bits = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    return _mm256_srli_epi32(bits, 16);
+}
+INLINE vec widen(const uint16_t *x) { return (vec){widen8(x), widen8(x + 8)}; }
+INLINE void narrow(uint16_t *y, vec x)
+{
+    __m256i halves = _mm256_packus_epi32(narrow8(x.a), narrow8(x.b)); /* 0-3, 8-11, 4-7, 12-15 */
+    _mm256_storeu_si256((__m256i *)y, _mm256_permute4x64_epi64(halves, 0xd8));
 }
 
 #include "vectors_tails.h"

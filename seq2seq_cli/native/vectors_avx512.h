@@ -1,5 +1,7 @@
 /* Vectors of 16 numbers in a register of AVX-512. */
 
+#define TILE_ROWS 8 /* whose sums stay in registers, in training */
+
 typedef __m512 vec;
 typedef __m512i ivec;
 
@@ -50,6 +52,8 @@ INLINE float greatest_of(vec x)
     return _mm_cvtss_f32(_mm_max_ss(quarter, _mm_movehdup_ps(quarter)));
 }
 
+INLINE vec swap_pairs(vec x) { return _mm512_permute_ps(x, 0xb1); }
+
 INLINE ivec izeros(void) { return _mm512_setzero_si512(); }
 INLINE ivec iload(const int32_t *x) { return _mm512_loadu_si512(x); }
 INLINE ivec isub(ivec a, ivec b) { return _mm512_sub_epi32(a, b); }
@@ -60,4 +64,31 @@ INLINE void store_bytes(uint8_t *y, ivec x, int zero)
 {
     x = _mm512_add_epi32(x, _mm512_set1_epi32(zero));
     _mm_storeu_si128((__m128i *)y, _mm512_cvtepi32_epi8(x));
+}
+
+INLINE ivec lanes(void)
+{
+    return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+INLINE ivec ibroadcast(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE ivec iadd(ivec a, ivec b) { return _mm512_add_epi32(a, b); }
+INLINE ivec imul(ivec a, ivec b) { return _mm512_mullo_epi32(a, b); }
+INLINE ivec ixor(ivec a, ivec b) { return _mm512_xor_si512(a, b); }
+INLINE ivec ishift(ivec x, const int bits) { return _mm512_srli_epi32(x, bits); }
+INLINE vec keep_where(vec x, ivec bits, uint32_t least)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmpge_epu32_mask(bits, _mm512_set1_epi32(least)), x);
+}
+INLINE vec load_bf16(const uint16_t *x, long count)
+{
+    __m256i halves = _mm256_maskz_loadu_epi16(first(count), x);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+/* To the nearest, ties to even; NaN stays NaN as its upper half is not all ones. */
+INLINE void store_bf16(uint16_t *y, long count, vec x)
+{
+    __m512i bits = _mm512_castps_si512(x), upper = _mm512_srli_epi32(bits, 16);
+    __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+    bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    _mm256_mask_storeu_epi16(y, first(count), _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
 }

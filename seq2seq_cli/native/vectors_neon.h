@@ -1,5 +1,7 @@
 /* Vectors of 16 numbers in four registers of NEON (AArch64, which always has FMA). */
 
+#define TILE_ROWS 4 /* whose sums stay in registers, in training */
+
 typedef struct { float32x4_t r[4]; } vec;
 typedef struct { int32x4_t r[4]; } ivec;
 
@@ -114,6 +116,12 @@ INLINE float greatest_of(vec x)
     return a > b ? a : b;
 }
 
+INLINE vec swap_pairs(vec x)
+{
+    EACH(x.r[i] = vrev64q_f32(x.r[i]));
+    return x;
+}
+
 INLINE ivec iload(const int32_t *x)
 {
     ivec y;
@@ -155,6 +163,62 @@ INLINE void store_bytes(uint8_t *y, ivec x, int zero)
     int16x8_t high = vcombine_s16(vmovn_s32(x.r[2]), vmovn_s32(x.r[3]));
     int8x16_t bytes = vcombine_s8(vmovn_s16(low), vmovn_s16(high));
     vst1q_u8(y, vaddq_u8(vreinterpretq_u8_s8(bytes), vdupq_n_u8(zero)));
+}
+
+INLINE ivec lanes(void)
+{
+    const int32_t numbers[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return iload(numbers);
+}
+INLINE ivec ibroadcast(int32_t x)
+{
+    ivec y;
+    EACH(y.r[i] = vdupq_n_s32(x));
+    return y;
+}
+INLINE ivec iadd(ivec x, ivec y)
+{
+    EACH(x.r[i] = vaddq_s32(x.r[i], y.r[i]));
+    return x;
+}
+INLINE ivec imul(ivec x, ivec y)
+{
+    EACH(x.r[i] = vmulq_s32(x.r[i], y.r[i]));
+    return x;
+}
+INLINE ivec ixor(ivec x, ivec y)
+{
+    EACH(x.r[i] = veorq_s32(x.r[i], y.r[i]));
+    return x;
+}
+INLINE ivec ishift(ivec x, const int bits)
+{
+    const int32x4_t left = vdupq_n_s32(-bits);
+    EACH(x.r[i] = vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(x.r[i]), left)));
+    return x;
+}
+INLINE vec keep_where(vec x, ivec bits, uint32_t least)
+{
+    for (int i = 0; i < 4; i++) {
+        uint32x4_t is_kept = vcgeq_u32(vreinterpretq_u32_s32(bits.r[i]), vdupq_n_u32(least));
+        x.r[i] = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(x.r[i]), is_kept));
+    }
+    return x;
+}
+INLINE vec widen(const uint16_t *x)
+{
+    vec y;
+    EACH(y.r[i] = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(x + 4 * i), 16)));
+    return y;
+}
+INLINE void narrow(uint16_t *y, vec x)
+{
+    for (int i = 0; i < 4; i++) {
+        uint32x4_t bits = vreinterpretq_u32_f32(x.r[i]);
+        uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+        bits = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+        vst1_u16(y + 4 * i, vshrn_n_u32(bits, 16));
+    }
 }
 
 #include "vectors_tails.h"

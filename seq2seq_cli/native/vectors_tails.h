@@ -33,3 +33,24 @@ INLINE vec fill(vec x, long count, float rest)
         all[i] = rest;
     return load(all);
 }
+
+#ifdef TILE_ROWS
+INLINE vec load_bf16(const uint16_t *x, long count)
+{
+    if (count >= LANES)
+        return widen(x);
+    uint16_t some[LANES] = {0};
+    memcpy(some, x, count * sizeof *x);
+    return widen(some);
+}
+INLINE void store_bf16(uint16_t *y, long count, vec x)
+{
+    if (count >= LANES) {
+        narrow(y, x);
+        return;
+    }
+    uint16_t all[LANES];
+    narrow(all, x);
+    memcpy(y, all, count * sizeof *y);
+}
+#endif

@@ -6,14 +6,12 @@ import logging
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from seq2seq_cli.config.schema import MOST_SKIPPED
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.packing import Padded
 from seq2seq_cli.model.weights import Weights
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
@@ -74,8 +72,7 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> tuple[str | Non
     modules: list[str] = []  # the first whose output is not finite
 
     def check(name: str, module: nn.Module, inputs: object, output: object) -> None:
-        is_own_input = isinstance(module, MultiHeadAttention)  # queries, keys and values
-        if not modules and (is_own_input or _is_finite(inputs)) and not _is_finite(output):
+        if not modules and _is_finite(inputs) and not _is_finite(output):
             modules.append(name)
 
     hooks = [
@@ -86,11 +83,10 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> tuple[str | Non
     seed_dropout(training.seed, run.state.step + 1, run.parallel.rank)
     source = None
     try:
-        with torch.no_grad():
-            for shard in shards:  # all of them: other processes may wait for this one's weights
-                loss = batch_loss(shard)
-                if source is None and (modules or not _is_finite(loss)):
-                    source = (modules or ["projection"])[0], _describe(shard, tokenizers)
+        for shard in shards:  # all of them: other processes may wait for this one's weights
+            loss = batch_loss(shard)  # with gradients, as without them dropout draws other numbers
+            if source is None and (modules or not _is_finite(loss)):
+                source = (modules or ["projection"])[0], _describe(shard, tokenizers)
     finally:
         for hook in hooks:
             hook.remove()

@@ -174,6 +174,75 @@ static void check_rows(long size)
     free(x), free(y), free(weight), free(bias);
 }
 
+static void *rounded(int type, long count, float *x)
+{
+    uint16_t *halves = malloc(count * sizeof *halves);
+    for (long i = 0; i < count; i++)
+        memcpy(halves + i, (char *)(x + i) + 2, sizeof *halves);
+    if (type == FP32)
+        return free(halves), x;
+    return free(x), halves;
+}
+
+/* Forward and backward, with dropout, in fp32 and bf16. */
+static void check_training(int type, long rows, long heads, long size)
+{
+    long d = heads * size, bytes = rows * d * (type == BF16 ? 2 : 4);
+    RowDropout dropout = {number(), 1u << 30, 4.f / 3};
+#define ROWS_OF(name, width) void *name = rounded(type, rows * (width), floats(rows * (width), -3, 3))
+    ROWS_OF(x, d);
+    ROWS_OF(y, d);
+    ROWS_OF(z, d);
+    ROWS_OF(gradient, d);
+    ROWS_OF(joined, 3 * d);
+    ROWS_OF(of_joined, 3 * d);
+    float *weight = floats(d, -1, 1), *bias = floats(d, -1, 1), *moments = floats(2 * rows, 0, 0);
+    long blocks = (rows + ROWS_OF_A_SUM - 1) / ROWS_OF_A_SUM;
+    float *dweight = floats(blocks * d, 0, 0), *dbias = floats(blocks * d, 0, 0);
+    Residual r = {type, rows, d, x, y, dropout, {weight, bias, 1e-5f}, y, z, moments,
+                  NULL, gradient, x, y, dweight, dbias};
+    add_and_normalize(&r, 0, 1);
+    add_to_hash(z, bytes);
+    r.sum = z; /* any numbers */
+    add_and_normalize(&r, 1, 1);
+    add_to_hash(x, bytes);
+    add_to_hash(y, bytes);
+    add_to_hash(dweight, blocks * d * sizeof *dweight);
+    add_to_hash(dbias, blocks * d * sizeof *dbias);
+    for (int activation = RELU; activation <= SILU; activation++) {
+        Activation a = {type, rows, d, activation, x, z, dropout, gradient, y};
+        activate(&a, 0, 1);
+        add_to_hash(z, bytes);
+        a.y = z;
+        activate(&a, 1, 1);
+        add_to_hash(y, bytes);
+    }
+    int32_t starts[] = {0, (int32_t)rows / 3}, lengths[] = {(int32_t)rows / 3, (int32_t)(rows - rows / 3)};
+    float *cosines = floats(rows * size, -1, 1), *sines = floats(rows * size, -1, 1);
+    const char *q = joined;
+    char *dq = of_joined;
+    long part = bytes / rows;
+    RowAttention a = {type, 2, heads, size, rows % 2, starts, lengths, starts, lengths,
+                      q, q + part, q + 2 * part, 3 * d, 3 * d, cosines, sines, .3f, dropout,
+                      y, gradient, dq, dq + part, dq + 2 * part};
+    attend_to_rows(&a, 0, 1);
+    add_to_hash(y, bytes);
+    attend_to_rows(&a, 1, 1);
+    add_to_hash(of_joined, 3 * bytes);
+    int64_t *labels = malloc(rows * sizeof *labels);
+    for (long i = 0; i < rows; i++)
+        labels[i] = number() % d;
+    Softmax s = {type, rows, d, x, labels, dweight, dbias};
+    float *log_probs = floats(rows, 0, 0), *logits = floats(rows, 0, 0);
+    s.label_logits = logits, s.label_log_probs = log_probs;
+    to_probabilities(&s, 1);
+    add_to_hash(x, bytes);
+    add_to_hash(logits, rows * sizeof *logits);
+    free(x), free(y), free(z), free(gradient), free(joined), free(of_joined), free(weight);
+    free(bias), free(moments), free(dweight), free(dbias), free(cosines), free(sines);
+    free(labels), free(log_probs), free(logits);
+}
+
 int main(int count, char **names)
 {
     static const long sizes[] = {1, 3, 4, 5, 15, 16, 17, 30, 63, 64, 65, 130};
@@ -201,5 +270,13 @@ int main(int count, char **names)
     for (int i = 0; i < SIZES; i++)
         check_rows(sizes[i]);
     print("rows");
+    if (kernels->probabilities == NULL)
+        return 0;
+    begin();
+    for (long rows = 6; rows < 150; rows += 31)
+        for (int i = 0; i < SIZES; i++)
+            for (int type = FP32; type <= BF16; type++)
+                check_training(type, rows, 1 + i % 3, 2 * sizes[i]);
+    print("training");
     return 0;
 }

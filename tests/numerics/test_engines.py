@@ -15,6 +15,7 @@ from seq2seq_cli.decoding.engines.choice import ENGINES, make_decoder
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model import layers
 from seq2seq_cli.model.layers import FeedForward, Residual
+from seq2seq_cli.native import library as native
 
 OPTIONS: dict[str, Any] = {
     "activation": get_args(Activation),
@@ -143,7 +144,8 @@ def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
 def test_edited_equations_are_decoded_by_the_model_itself(caplog):
     """As after an edit of the code of a module, which neither options nor types show."""
     caplog.set_level("WARNING")
-    for kind, precision in itertools.product((FeedForward, Residual), ("auto", "fp32", "bf16")):
+    precisions = ["auto", "fp32", *({"bf16"} & native.precisions())]
+    for kind, precision in itertools.product((FeedForward, Residual), precisions):
         model = build(0, vocabulary=70)
         assert type(make_decoder(model, precision)) is not PlainDecoder
         for module in model.modules():

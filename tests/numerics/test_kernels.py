@@ -58,6 +58,8 @@ def test_all_sets_of_this_machine_give_the_same_bits(program):
         assert made.pop("kernels") == name
     first = found.pop("plain")
     assert set(first) == {"int8", "fp32", "attention", "rows"}
+    training = {made.pop("training") for made in found.values()}
+    assert len(training) <= 1
     for name, made in found.items():
         assert made == first, name
 
@@ -66,10 +68,13 @@ def test_all_sets_of_this_machine_give_the_same_bits(program):
 @pytest.mark.parametrize("name", EMULATED)
 def test_arm_gives_the_same_bits(name, program, arm_program):
     made = hashes(ARM_EMULATOR, "-cpu", EMULATED[name], arm_program, name)
-    expected = hashes(program, "plain")
-    assert made is not None and expected is not None
+    same = "plain" if name == "plain" else "avx2"  # plain has no kernels of training
+    expected = hashes(program, same)
+    assert made is not None
+    if expected is None:
+        pytest.skip("this machine does not run avx2")
     assert made.pop("kernels") == name
-    assert expected.pop("kernels") == "plain"
+    assert expected.pop("kernels") == same
     assert made == expected
 
 

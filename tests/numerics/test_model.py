@@ -242,7 +242,7 @@ def test_recording_attention_weights_changes_no_logits(model):
     logits = model.decode(TGT_BT, model.start_cache(memory), record)
     torch.testing.assert_close(logits, model(SRC_BS, TGT_BT), atol=1e-5, rtol=0)
     assert len(record) == 2 + 2 * 2
-    for weights_BHQM, _ in record:
+    for weights_BHQM, *_ in record:
         torch.testing.assert_close(weights_BHQM.sum(-1), torch.ones(weights_BHQM.shape[:3]))
 
 
@@ -345,9 +345,9 @@ def test_attention_matches_pytorch():
         query, memory, memory, key_padding_mask=~keep[:, 0, 0], average_attn_weights=False
     )
     torch.testing.assert_close(
-        ours(queries, keys_values, keep, PADDED), expected, atol=1e-5, rtol=0
+        ours.attend(queries, keys_values, keep, PADDED), expected, atol=1e-5, rtol=0
     )
-    recorded = ours(queries, keys_values, keep, PADDED, record)
+    recorded = ours.attend(queries, keys_values, keep, PADDED, record)
     torch.testing.assert_close(recorded, expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(record[0].weights_BHQM, weights, atol=1e-6, rtol=0)
 
@@ -357,10 +357,10 @@ def test_attention_dropout_drops_weights_in_training_only(length):
     attention = MultiHeadAttention(16, 4, bias=True, dropout=0.5)
     x = torch.randn(2, length, 16)
     q, keys_values = attention.queries_keys_values(x, PADDED)
-    first, second = (attention(q, keys_values, None, PADDED) for _ in range(2))
+    first, second = (attention.attend(q, keys_values, None, PADDED) for _ in range(2))
     assert not torch.equal(first, second)
     attention.eval()
-    first, second = (attention(q, keys_values, None, PADDED) for _ in range(2))
+    first, second = (attention.attend(q, keys_values, None, PADDED) for _ in range(2))
     assert torch.equal(first, second)
 
 

@@ -263,7 +263,7 @@ def _loss(
     loss, num_tokens = 0.0, 0
     for number, (_, ids) in enumerate(batches):
         memory = model.encode(ids.src_BS) if memories is None else memories[number]
-        logits_BTV = model.decode(ids.tgt_in_BT, model.start_cache(memory))
+        logits_BTV = model.decode(ids.tgt_in_BT, memory)
         labels = ids.labels_BT.flatten()
         loss += float(F.cross_entropy(logits_BTV.flatten(0, 1), labels, reduction="sum"))
         num_tokens += ids.num_tokens

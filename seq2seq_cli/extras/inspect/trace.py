@@ -88,7 +88,7 @@ def trace_tensors(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> list
         record_embedding("src", "S", model.src_embedding, src_BS)
         memory = model.encode(src_BS, attention_log=[])
         record_embedding("tgt", "T", model.tgt_embedding, tgt_in_BT)
-        logits_BTV = model.decode(tgt_in_BT, model.start_cache(memory), attention_log=[])
+        logits_BTV = model.decode(tgt_in_BT, memory, attention_log=[])
     record("logits", "BTV", logits_BTV)
     record("probabilities", "BTV", logits_BTV.softmax(dim=-1))
     return tensors
@@ -139,13 +139,12 @@ def _record_attention(
     Scores and outputs of the heads, which it does not return, are computed again.
     """
     call = inspect.signature(attention.forward).bind(*arguments, **keywords).arguments
-    q_BHQK, k_BHMK, mask_B1QM = call["q_BHQK"], call["memory"].k_BHMK, call["mask_B1QM"]
-    scaled_q_BHQK = attention.scale(q_BHQK)
-    weights_BHQM, v_BHMK = call["attention_log"][-1]
+    weights_BHQM, v_BHMK, q_BHQK, k_BHMK = call["attention_log"][-1]
+    scores_BHQM = attention_scores(attention.scale(q_BHQK), k_BHMK, call["mask_B1QM"])
     record(f"{name}.q", "BHQK", q_BHQK)
     record(f"{name}.k", "BHMK", k_BHMK)
     record(f"{name}.v", "BHMK", v_BHMK)
-    record(f"{name}.scores", "BHQM", attention_scores(scaled_q_BHQK, k_BHMK, mask_B1QM))
+    record(f"{name}.scores", "BHQM", scores_BHQM)
     record(f"{name}.weights", "BHQM", weights_BHQM)
     record(f"{name}.heads", "BHQK", weights_BHQM @ v_BHMK)
     record(f"{name}.output", states, output)

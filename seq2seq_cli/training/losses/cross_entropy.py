@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
+from seq2seq_cli.model import fused
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.packing import BatchLayout, Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
@@ -155,25 +157,22 @@ def fused_cross_entropy(
     dw_VD, w_VD = torch.zeros_like(projection_VD), projection_VD.to(dtype)
     x_KPD = filled_up(x_KND.to(dtype))
     dx_KPD = torch.empty_like(x_KPD)
-    logit_y_KN, p_y_KN = x_KND.new_zeros(2, *tokens_KN.shape, dtype=torch.float32)
+    y_KP = F.pad(y_N, (0, x_KPD.size(1) - len(y_N))).repeat(passes, 1)
+    logit_y_KP, log_p_y_KP = x_KPD.new_empty(2, *y_KP.shape, dtype=torch.float32)
     with torch.autocast(x_KND.device.type, enabled=False):
         for chunk in chunks(x_KPD, len(w_VD)):
-            y_KC1 = y_N[chunk, None].expand(passes, -1, 1)
-            x_RD = x_KPD[:, chunk].flatten(0, 1)
+            x_RD, y_R = x_KPD[:, chunk].flatten(0, 1), y_KP[:, chunk].flatten()
             logits_RV = x_RD @ w_VD.T
-            logits_KCV = logits_RV.view(passes, -1, len(w_VD))[:, : y_KC1.size(1)]
-            logit_y_KN[:, chunk] = logits_KCV.gather(2, y_KC1)[..., 0]
-            p_RV = torch.softmax(logits_RV, dim=-1)
-            p_all_KCV = p_RV.view(passes, -1, len(w_VD))
-            p_all_KCV[:, y_KC1.size(1) :] = 0
-            p_KCV = p_all_KCV[:, : y_KC1.size(1)]
-            p_y_KN[:, chunk] = p_KCV.gather(2, y_KC1)[..., 0]
+            p_RV, *of_labels = fused.softmax(logits_RV, y_R, in_place=to_gradients is None)
+            for all_KP, some_R in zip((logit_y_KP, log_p_y_KP), of_labels, strict=True):
+                all_KP[:, chunk] = some_R.view(passes, -1)
+            p_KCV, tokens = p_RV.view(passes, -1, len(w_VD)), slice(len(y_N) - chunk.start)
+            p_KCV[:, tokens.stop :] = 0
             if to_gradients is not None:
-                to_gradients(logits_KCV, p_KCV)
-            del logits_RV, logits_KCV
+                to_gradients(logits_RV.view_as(p_KCV)[:, tokens], p_KCV[:, tokens])
             dx_KPD[:, chunk] = (p_RV @ w_VD).view(passes, -1, w_VD.size(1))
             dw_VD += p_RV.T @ x_RD
-        log_p_y_KN = log_probabilities(p_y_KN, x_KND.to(dtype), w_VD, y_N)
+        logit_y_KN, log_p_y_KN = logit_y_KP[:, : len(y_N)], log_p_y_KP[:, : len(y_N)]
         dx_KND = dx_KPD[:, : len(y_N)].float()
         weights_K1 = x_KND.new_tensor(weights, dtype=torch.float32)[:, None]
         x_ND = (weights_K1[..., None] * x_KND.float()).sum(0)
@@ -201,13 +200,3 @@ def chunks(x_KPD: Tensor, vocabulary: int) -> list[slice]:
     """Split the rows of x for `_CHUNK_ELEMENTS` logits at once."""
     size = max(_CHUNK_ELEMENTS // (len(x_KPD) * vocabulary) // _CHUNK_STEP, 1) * _CHUNK_STEP
     return [slice(start, start + size) for start in range(0, x_KPD.size(1), size)]
-
-
-def log_probabilities(p_y_KN: Tensor, x_KND: Tensor, w_VD: Tensor, y_N: Tensor) -> Tensor:
-    """Return the logarithms, KN, of the labels' probabilities, of which some may underflow."""
-    log_p_y_R, x_RD, y_R = p_y_KN.flatten().log(), x_KND.flatten(0, 1), y_N.repeat(len(p_y_KN))
-    underflown = (p_y_KN.flatten() < torch.finfo(torch.float32).tiny).nonzero()[:, 0]
-    for r_C in torch.split(underflown, max(_CHUNK_ELEMENTS // len(w_VD), 1)):
-        log_p_CV = (x_RD[r_C] @ w_VD.T).float().log_softmax(dim=-1)
-        log_p_y_R[r_C] = log_p_CV.gather(1, y_R[r_C, None])[:, 0]
-    return log_p_y_R.view_as(p_y_KN)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
+from torch.nn import functional as F
 
 from seq2seq_cli.model.device import has_fast_bf16
 
@@ -64,10 +65,24 @@ class MuonWithAdamW(torch.optim.Optimizer):
             momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
             torch._foreach_lerp_(momenta, gradients, 1 - _MOMENTUM)
             updates = torch._foreach_lerp(gradients, momenta, _MOMENTUM)
-            directions = orthogonalize(torch.stack(updates)).float()
+            directions = orthogonalize_in_parts(torch.stack(updates)).float()
             torch._foreach_mul_(parameters, 1 - lr * decay)
             scaled = directions * (-_SIZE * lr * math.sqrt(max(shape)))
             torch._foreach_add_(parameters, list(scaled.unbind()))
+
+
+def orthogonalize_in_parts(matrices_NAB: Tensor) -> Tensor:
+    """As `orthogonalize`; of matrices that several processes have, each computes a part."""
+    if not distributed.is_initialized():
+        return orthogonalize(matrices_NAB)
+    world_size, rank = distributed.get_world_size(), distributed.get_rank()
+    size = -(-len(matrices_NAB) // world_size)
+    missing = size * world_size - len(matrices_NAB)
+    part = F.pad(matrices_NAB, (0, 0, 0, 0, 0, missing))[rank * size : (rank + 1) * size]
+    directions = orthogonalize(part).contiguous()
+    parts = [torch.empty_like(directions) for _ in range(world_size)]
+    distributed.all_gather(parts, directions)
+    return torch.cat(parts)[: len(matrices_NAB)]
 
 
 def orthogonalize(matrices_NAB: Tensor) -> Tensor:

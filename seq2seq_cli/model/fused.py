@@ -1,0 +1,271 @@
+"""Fused operations of training on a CPU: one pass in C, next to what it computes in PyTorch.
+
+They are used in training, for gradients in fp32 or bf16. Everywhere else, as on a GPU, under
+torch.compile or without kernels for the processor, PyTorch computes the same; SEQ2SEQ_CPU_ISA=plain
+makes it do so. Dropout draws other numbers in C: a hash of a key, which is drawn with PyTorch's
+generator for each operation, and of the place of a number. Nothing of it is stored.
+
+R positions of the row of a packed batch, S of a memory's, D d_model, V vocabulary.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from seq2seq_cli.model.dropout import Dropout
+from seq2seq_cli.model.packing import Packed
+from seq2seq_cli.native import library as native
+
+_TYPES = {torch.float32: 0, torch.bfloat16: 1}  # by their numbers in native.h
+_ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: 1, nn.GELU: 2, nn.SiLU: 3}
+_ROWS_OF_A_SUM = 64  # as training.h has it
+
+
+def add(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.LayerNorm | None = None) -> Tensor:
+    """Return norm(x + dropout(y)); without a norm, the sum."""
+    if is_training(dropout, x, y) and _is_fp32(norm):
+        weights = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+        return _result_of(_Add, x, y, *weights, dropout.p)
+    added: Tensor = x + dropout(y)
+    return added if norm is None else norm(added)
+
+
+def normalize(x: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
+    """Return norm(x); `dropout` tells whether the model is being trained."""
+    if is_training(dropout, x) and _is_fp32(norm):
+        return _result_of(_Add, None, x, norm.weight, norm.bias, norm.eps, 0.0)
+    normed: Tensor = norm(x)
+    return normed
+
+
+def activate(x: Tensor, activation: nn.Module, dropout: Dropout) -> Tensor:
+    """Return dropout(activation(x)), perhaps in the memory of x."""
+    if is_training(dropout, x):
+        return _result_of(_Activate, x, _ACTIVATIONS[type(activation)], dropout.p)
+    activated: Tensor = dropout(activation(x))
+    return activated
+
+
+def attend(
+    queries_1RD: Tensor,
+    memory_1SD: Tensor | None,
+    layouts: tuple[Packed, Packed],
+    heads: int,
+    scale: float,
+    is_causal: bool,
+    rotations: tuple[Tensor, Tensor] | None,
+    dropout: float,
+) -> Tensor:
+    """Return dropout(softmax(scale · q Kᵀ)) V of each head side by side, 1RD.
+
+    The memory has keys and values side by side, 1S2D. Without one, queries, keys and values are
+    side by side, 1R3D; if attention is causal, row i attends to rows 0 to i of its sentence.
+    Queries and keys are rotated by cosines and sines of each position and dimension, if given.
+    Inputs have to be such that `is_training` is true.
+    """
+    options = (heads, scale, is_causal, rotations, dropout)
+    return _result_of(_Attend, queries_1RD, memory_1SD, layouts, *options)
+
+
+def softmax(logits_RV: Tensor, labels_R: Tensor, in_place: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the probabilities, RV, and of the labels the logits and log-probabilities in fp32."""
+    if not _has_kernels(logits_RV):
+        log_p_RV = logits_RV.float().log_softmax(-1)
+        logits_R, log_p_R = (x.gather(1, labels_R[:, None])[:, 0] for x in (logits_RV, log_p_RV))
+        return log_p_RV.exp_().to(logits_RV.dtype), logits_R.float(), log_p_R
+    p_RV, (rows, size) = logits_RV if in_place else logits_RV.clone(), logits_RV.shape
+    logits_R, log_p_R = torch.empty(2, rows)
+    call = native.Softmax(type=_TYPES[p_RV.dtype], rows=rows, size=size)
+    _point(call, logits=p_RV, labels=labels_R, label_logits=logits_R, label_log_probs=log_p_R)
+    native.library().to_probabilities(ctypes.byref(call), torch.get_num_threads())
+    return p_RV, logits_R, log_p_R
+
+
+def is_training(dropout: Dropout, *inputs: Tensor) -> bool:
+    """Return True if the module of this dropout is trained on inputs that the kernels support."""
+    return dropout.training and torch.is_grad_enabled() and _has_kernels(*inputs)
+
+
+def _is_fp32(norm: nn.LayerNorm | None) -> bool:
+    """Return True if C can read the weights; sharded ones may be in bf16."""
+    return norm is None or norm.weight.dtype == norm.bias.dtype == torch.float32
+
+
+def _result_of(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
+    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _has_kernels(*inputs: Tensor) -> bool:
+    return (
+        not torch.compiler.is_compiling()
+        and len({x.dtype for x in inputs}) == 1
+        and all(x.dtype in _TYPES and x.device.type == "cpu" for x in inputs)
+        and native.has_training_kernels()
+    )
+
+
+class _Add(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor | None,
+        y: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        epsilon: float,
+        p: float,
+    ) -> Tensor:
+        y, x = y.contiguous(), None if x is None else x.contiguous()
+        rows, size = y.numel() // y.size(-1), y.size(-1)
+        added = y if x is None and p == 0 else torch.empty_like(y)
+        normed = added if weight is None else torch.empty_like(y)
+        moments = torch.empty(0 if weight is None else 2 * rows)
+        call = native.Residual(type=_TYPES[y.dtype], rows=rows, size=size, dropout=_dropout(p))
+        call.norm.epsilon = epsilon
+        _point(call.norm, weight=weight, bias=bias)
+        _point(call, x=x, y=None if added is y else y, sum=added, normed=normed, moments=moments)
+        _run(native.library().add_and_normalize, call, is_backward=False)
+        ctx.call, ctx.has_residual, ctx.has_norm = call, x is not None, weight is not None
+        ctx.save_for_backward(*(() if weight is None else (added, moments, weight, bias)))
+        return normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        call, drops = ctx.call, ctx.call.dropout.least > 0
+        gradient = gradient.contiguous()
+        dy = torch.empty_like(gradient) if drops else None
+        dweight = dbias = None
+        if ctx.has_norm:
+            added, moments, weight, bias = ctx.saved_tensors
+            parts = weight.new_empty(2, -(-call.rows // _ROWS_OF_A_SUM), len(weight))
+            dx = torch.empty_like(gradient) if ctx.has_residual or not drops else None
+            _point(call.norm, weight=weight, bias=bias)
+            _point(call, sum=added, moments=moments, dnormed=gradient, dx=dx, dy=dy)
+            _point(call, dweight=parts[0], dbias=parts[1])
+            _run(native.library().add_and_normalize, call, is_backward=True)
+            dweight, dbias = parts.sum(1)
+        else:  # of a sum, the gradient of x is the gradient
+            dx = gradient
+            if drops:
+                _point(call, dsum=gradient, dx=None, dy=dy)
+                _run(native.library().add_and_normalize, call, is_backward=True)
+        residual = dx if ctx.has_residual else None
+        return residual, dy if drops else dx, dweight, dbias, None, None
+
+
+class _Activate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, activation: int, p: float) -> Tensor:
+        x = x.contiguous()
+        is_relu = activation == _ACTIVATIONS[nn.ReLU]  # its gradient needs the result alone
+        y = x if is_relu else torch.empty_like(x)
+        rows, size = x.numel() // x.size(-1), x.size(-1)
+        ctx.call = native.Activation(
+            type=_TYPES[x.dtype], rows=rows, size=size, activation=activation, dropout=_dropout(p)
+        )
+        _point(ctx.call, x=x, y=y)
+        _run(native.library().activate, ctx.call, is_backward=False)
+        if is_relu:
+            ctx.mark_dirty(x)
+        ctx.save_for_backward(y if is_relu else x)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (saved,) = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        dx = torch.empty_like(gradient)
+        _point(ctx.call, x=saved, y=saved, dy=gradient, dx=dx)
+        _run(native.library().activate, ctx.call, is_backward=True)
+        return dx, None, None
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        memory: Tensor | None,
+        layouts: tuple[Packed, Packed],
+        heads: int,
+        scale: float,
+        is_causal: bool,
+        rotations: tuple[Tensor, Tensor] | None,
+        p: float,
+    ) -> Tensor:
+        queries, memory = queries.contiguous(), None if memory is None else memory.contiguous()
+        d_model = queries.size(-1) // (3 if memory is None else 1)
+        layout, of_memory = layouts
+        ctx.call = native.RowAttention(
+            type=_TYPES[queries.dtype],
+            sentences=len(layout.lengths_B),
+            heads=heads,
+            size=d_model // heads,
+            is_causal=is_causal,
+            q_stride=queries.size(-1),
+            k_stride=(queries if memory is None else memory).size(-1),
+            scale=scale,
+            dropout=_dropout(p),
+        )
+        _point(ctx.call, starts=layout.starts_B, lengths=layout.lengths_B)
+        _point(ctx.call, memory_starts=of_memory.starts_B, memory_lengths=of_memory.lengths_B)
+        if rotations is not None:
+            _point(ctx.call, cosines=rotations[0], sines=rotations[1])
+        attended = queries.new_empty(*queries.shape[:2], d_model)
+        attended[:, layout.num_tokens :] = 0
+        q, k, v = _queries_keys_values(queries, memory, d_model)
+        _point(ctx.call, q=q, k=k, v=v, y=attended)
+        _run(native.library().attend_to_rows, ctx.call, is_backward=False)
+        ctx.layouts, ctx.rotations = layouts, rotations
+        ctx.save_for_backward(queries, memory)
+        return attended
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        queries, memory = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        dqueries, dmemory = torch.empty_like(queries), None
+        dqueries[:, ctx.layouts[0].num_tokens :] = 0
+        if memory is not None:
+            dmemory = torch.empty_like(memory)
+            dmemory[:, ctx.layouts[1].num_tokens :] = 0
+        q, k, v = _queries_keys_values(queries, memory, gradient.size(-1))
+        dq, dk, dv = _queries_keys_values(dqueries, dmemory, gradient.size(-1))
+        _point(ctx.call, q=q, k=k, v=v, dy=gradient, dq=dq, dk=dk, dv=dv)
+        _run(native.library().attend_to_rows, ctx.call, is_backward=True)
+        return dqueries, dmemory, None, None, None, None, None, None
+
+
+def _queries_keys_values(
+    queries_1RD: Tensor, memory_1SD: Tensor | None, d_model: int
+) -> list[Tensor]:
+    if memory_1SD is None:
+        return list(torch.split(queries_1RD, d_model, dim=-1))
+    return [queries_1RD, *torch.split(memory_1SD, d_model, dim=-1)]
+
+
+def _dropout(p: float) -> native.RowDropout:
+    """Return dropout with probability p and a random key."""
+    if p == 0:
+        return native.RowDropout()
+    key = torch.empty((), dtype=torch.int64).random_(-(2**63), None)
+    least = min(round(p * 2**32), 2**32 - 1)
+    return native.RowDropout(key=int(key) % 2**64, least=least, scale=2**32 / (2**32 - least))
+
+
+def _point(call: ctypes.Structure, **tensors: Tensor | None) -> None:
+    """Let fields of a structure point to the memory of tensors."""
+    for name, tensor in tensors.items():
+        setattr(call, name, None if tensor is None else tensor.data_ptr())
+
+
+def _run(function: Callable[..., None], call: ctypes.Structure, is_backward: bool) -> None:
+    function(ctypes.byref(call), is_backward, torch.get_num_threads())

@@ -1,0 +1,63 @@
+/* The loops of the fused operations of training. */
+
+#include "training.h"
+
+#include "kernels.h"
+#include "threads.h"
+
+enum { ROWS_AT_ONCE = 16 }; /* of an element-wise operation */
+
+typedef struct {
+    const void *what;
+    int is_backward;
+} Call;
+
+static void attend_some(void *context, long first, long last, int thread)
+{
+    const Call *call = context;
+    (call->is_backward ? kernels->attend_backward : kernels->attend_forward)(call->what, first, last);
+}
+
+void attend_to_rows(const RowAttention *a, int is_backward, int threads)
+{
+    Call call = {a, is_backward};
+    parallel(threads, a->sentences * a->heads, attend_some, &call);
+}
+
+static void normalize_some(void *context, long first, long last, int thread)
+{
+    const Call *call = context;
+    (call->is_backward ? kernels->residual_backward : kernels->residual_forward)(call->what, first,
+                                                                                last);
+}
+
+void add_and_normalize(const Residual *r, int is_backward, int threads)
+{
+    Call call = {r, is_backward};
+    parallel(threads, (r->rows + ROWS_OF_A_SUM - 1) / ROWS_OF_A_SUM, normalize_some, &call);
+}
+
+static void activate_some(void *context, long first, long last, int thread)
+{
+    const Call *call = context;
+    const Activation *a = call->what;
+    long end = last * ROWS_AT_ONCE < a->rows ? last * ROWS_AT_ONCE : a->rows;
+    (call->is_backward ? kernels->activation_backward
+                       : kernels->activation_forward)(a, first * ROWS_AT_ONCE, end);
+}
+
+void activate(const Activation *a, int is_backward, int threads)
+{
+    Call call = {a, is_backward};
+    parallel(threads, (a->rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, activate_some, &call);
+}
+
+static void normalize_logits(void *context, long first, long last, int thread)
+{
+    kernels->probabilities(context, first, last);
+}
+
+void to_probabilities(const Softmax *s, int threads)
+{
+    parallel(threads, s->rows, normalize_logits, (void *)s);
+}
