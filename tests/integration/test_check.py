@@ -161,7 +161,7 @@ def test_train_and_check_count_leaked_sources_alike(page: list[str], found: dict
 
 def test_general_text_is_checked_as_validation_text_is(clean: Path, seq2seq: Command, tmp_path):
     """`check` starts from a run, as fine-tuning does."""
-    run, brief = tmp_path / "run", ("--set", "training.max_steps=1")
+    run, brief = tmp_path / "run", ("--set", "training.max_steps=10")
     assert seq2seq("train", clean, "--run-dir", run, *brief).exit_code == 0
     [source, _], valid = clean_pairs(300, seed=1)[4], clean_pairs(20, seed=2)[2]
     files = write_text(tmp_path, "x", [(source.upper(), "a"), valid, ("Brot", "bread")])
