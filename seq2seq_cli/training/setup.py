@@ -13,7 +13,7 @@ from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batch_plan import pairs_per_epoch
 from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.cache import cached_counts
-from seq2seq_cli.data.token_store import TokenStore, open_store, write_segments
+from seq2seq_cli.data.token_store import open_store, write_segments
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.metrics.metrics import share_with_4_grams

@@ -109,12 +109,13 @@ def test_processes_split_text_as_one_does(tmp_path):
 
 def test_counts_of_a_text_are_found_again(tmp_path):
     train, valid = (ParallelText.of(pairs=tsv(tmp_path, name)) for name in "ab")
-    counted = cached_counts(train, [valid], "error")
-    assert counted == count_corpus(train, [valid], "error") == cached_counts(train, [valid], "error")
+    both = (train, [valid], "error")
+    counted = cached_counts(*both)
+    assert counted == count_corpus(*both) == cached_counts(*both)
     folder = cache_folder() / COUNTS
     assert len(list(folder.iterdir())) == 1
     next(folder.iterdir()).write_text("damaged")
-    assert cached_counts(train, [valid], "error") == counted
+    assert cached_counts(*both) == counted
     assert cached_counts(train, [], "error") == counted[:1]
 
 

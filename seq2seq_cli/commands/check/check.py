@@ -26,9 +26,7 @@ _MAX_UPDATES = 10  # to time
 _MAX_SECONDS = 3.0
 
 
-def check(
-    config: Config, test: ParallelText | None, source: Path | None = None
-) -> Report | None:
+def check(config: Config, test: ParallelText | None, source: Path | None = None) -> Report | None:
     """Make some updates of a temporary run, and audit the text of the config and `test`.
 
     The run starts from the one in the folder `source`, if given.

@@ -58,8 +58,9 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
 
 def _check(translator: Translator) -> None:
     for tokenizer in translator.tokenizers:
-        is_imported = isinstance(tokenizer, SpmVocabTokenizer)
-        kind = kind_of(tokenizer.spm) if is_imported else tokenizer.kind
+        kind = tokenizer.kind
+        if isinstance(tokenizer, SpmVocabTokenizer):
+            kind = kind_of(tokenizer.spm)
         if not TOKENIZER_KINDS[kind].has_subwords:
             raise UserError(
                 f"trim needs a vocabulary of subwords, which can spell what it drops, not of kind "

@@ -15,10 +15,8 @@ import yaml
 from commands import Command
 from foreign_models import WORDS, write_ctranslate2, write_marian, write_marian_mt
 
-from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, load_tokenizers
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 
 ct2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")
@@ -293,7 +291,7 @@ def test_a_trimmed_model_goes_to_every_program(file_format, trimmed, seq2seq, tm
         letters = "".join(sorted({*"".join(WORDS), " "}))
         lines = [" ".join(random.choices(WORDS, k=6)) for _ in range(200)]
         lines += ["".join(random.choices(letters, k=20)) for _ in range(200)]
-        ours, _ = load_tokenizers(RunFolder(trimmed), load_config(trimmed / "config.yaml").tokenizer)
+        ours = Translator.load(trimmed, "cpu").tokenizers.src
         for line in lines:
             theirs = tokenizer.convert_ids_to_tokens(tokenizer(line)["input_ids"])
             assert theirs == [*ours.pieces_of(ours.to_ids(line)), "</s>"]
