@@ -187,11 +187,10 @@ def kind_of(model: bytes) -> TokenizerKind:
 
 
 def restricted(model: bytes, pieces: Collection[str]) -> bytes:
-    """Return a model of subwords that splits text into these pieces alone.
+    """Return a model of subwords that splits text into these pieces, characters and bytes alone.
 
-    As SentencePiece's own restriction to a vocabulary (`SetVocabulary`), which keeps single
-    characters, but also bytes: BPE splits other pieces again into what they were merged from, and
-    unigram looks for the best of the splits that are left.
+    The other pieces are marked as unused, as SentencePiece's `SetVocabulary` does: BPE splits them
+    again into what they were merged from, and unigram takes the best of the splits that are left.
     """
     proto, kept = _parsed(model), {*pieces}
     for entry in proto.pieces:
