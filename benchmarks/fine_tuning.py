@@ -20,8 +20,7 @@ VARIANTS = {
     for lr in rates
 }
 SCORES = ("valid/loss", "valid/bleu", "general/loss", "general/bleu")
-# The last model is scored, whatever it has forgotten.
-SETTINGS = (*ONE_PROCESS, *ONLY_AT_THE_END, "validation.metric=bleu")
+SETTINGS = (*ONE_PROCESS, *ONLY_AT_THE_END, "validation.metric=bleu", "training.schedule=linear")
 
 
 def points(run_dir: Path) -> dict[int, dict[str, float]]:
