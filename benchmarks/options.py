@@ -112,10 +112,9 @@ def scores_of(run_dir: Path) -> dict[str, float] | None:
     return found | {"updates": scores["step"], "seconds": seconds}
 
 
-def train(config: Path, overrides: list[str], run_dir: Path, source: Path | None = None) -> None:
+def train(config: Path, overrides: list[str], run_dir: Path) -> None:
     """Train, and note the processor seconds; with start, vocabulary and validation."""
     command = [sys.executable, "-m", "seq2seq_cli", "train", str(config)]
-    command += [] if source is None else ["--from", str(source)]
     sets = [part for override in overrides for part in ("--set", override)]
     before = children_seconds()
     subprocess.run(
