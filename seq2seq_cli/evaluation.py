@@ -28,7 +28,7 @@ from seq2seq_cli.metrics.breakdowns import NO_TEXT, Translated
 from seq2seq_cli.metrics.metrics import Scoring, TextScore, score_text
 from seq2seq_cli.metrics.references import Texts, group_by_source, references_of
 from seq2seq_cli.model.packing import Packed
-from seq2seq_cli.text.corpus import Pair, readable_pairs
+from seq2seq_cli.text.corpus import CorpusCounts, Pair, readable_pairs
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -44,13 +44,19 @@ class HeldOut:
     numbers: list[int]  # of their lines, from 1
     store: TokenStore
     scored: Indices  # the pairs that are not too long for computing the loss
+    counts: CorpusCounts | None = None  # of a text that a run watches
 
     @property
     def num_too_long(self) -> int:
         return len(self.pairs) - len(self.scored)
 
 
-def read_held_out(text: ParallelText, tokenizers: Tokenizers, data: DataConfig) -> HeldOut:
+def read_held_out(
+    text: ParallelText,
+    tokenizers: Tokenizers,
+    data: DataConfig,
+    counts: CorpusCounts | None = None,
+) -> HeldOut:
     """Read the pairs of a text and their ids; warn of pairs that are too long for the loss.
 
     Raises UserError if a file cannot be read, or if no pair is short enough.
@@ -73,7 +79,7 @@ def read_held_out(text: ParallelText, tokenizers: Tokenizers, data: DataConfig) 
             f"data.max_length); the first is pair {is_scored.argmin() + 1:,}"
         )
     numbers = [number for number, _ in numbered]
-    return HeldOut(pairs, numbers, store, is_scored.nonzero()[0].astype(np.int32))
+    return HeldOut(pairs, numbers, store, is_scored.nonzero()[0].astype(np.int32), counts)
 
 
 @dataclass(frozen=True)

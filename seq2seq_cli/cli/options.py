@@ -118,6 +118,12 @@ Resamples = Annotated[
         help="Number of bootstrap resamples for 95 % confidence intervals; 0 disables them.",
     ),
 ]
+From = Annotated[
+    Path | None,
+    path_option(
+        "--from", help_text="Start from this run's best model (fine-tuning).", metavar="RUN"
+    ),
+]
 Device = Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Device to run on.")]
 Overrides = Annotated[
     list[str] | None,

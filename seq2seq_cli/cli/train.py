@@ -23,12 +23,7 @@ def train(
             help_text="Run folder to write.", show_default="runs/<name of the config>"
         ),
     ] = None,
-    source: Annotated[
-        Path | None,
-        options.path_option(
-            "--from", help_text="Start from this run's best model (fine-tuning).", metavar="RUN"
-        ),
-    ] = None,
+    source: options.From = None,
     allow_changed: Annotated[
         list[str] | None,
         typer.Option(

@@ -101,21 +101,24 @@ class DryRun:
         return time.perf_counter()
 
 
-def dry_run(work: Callable[[DryRun], Result], config: Config) -> Result | None:
+def dry_run(
+    work: Callable[[DryRun], Result], config: Config, source: Path | None = None
+) -> Result | None:
     """Start a run in a temporary folder, and call `work` with it in all of its processes.
 
+    It starts from the weights of the run folder `source`, if given.
     Returns what `work` returned in the main process; None in torchrun's other processes. Raises
     UserError as `train` does.
     """
     if (num_processes := processes_to_start(config)) > 1:
-        return launch(functools.partial(dry_run, work, config), num_processes)
+        return launch(functools.partial(dry_run, work, config, source), num_processes)
     try:
         with (
             process_group(config) as parallel,
             tempfile.TemporaryDirectory(prefix="seq2seq-dry-run-") as folder,
         ):
             run_folder = RunFolder(Path(parallel.broadcast(folder)) / "run")
-            run = start_or_resume(run_folder, config, parallel, Hooks())
+            run = start_or_resume(run_folder, config, parallel, Hooks(), source)
             result = work(DryRun(run))
             return result if parallel.is_main else None
     finally:

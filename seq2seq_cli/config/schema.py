@@ -17,7 +17,6 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.regularization import Consistency, SubwordSampling
 from seq2seq_cli.config.text import (
     SUBWORDS,
-    Corpus,
     DataConfig,
     Kinds,
     ParallelText,
@@ -381,16 +380,15 @@ class Config(Section):
         return ParallelText(self.data.train, self.data.direction)
 
     @property
-    def valid_text(self) -> ParallelText | None:
-        """The held-out text; corpora without a tag get `decoding.tag`."""
-        return self._held_out(self.data.valid)
+    def held_out(self) -> dict[str, ParallelText]:
+        """The held-out texts, valid and general; corpora without a tag get `decoding.tag`."""
+        texts = {"valid": self.data.valid, "general": self.data.general}
+        return {
+            name: ParallelText(corpora, self.data.direction).with_tag(self.decoding.tag)
+            for name, corpora in texts.items()
+            if corpora is not None
+        }
 
     @property
-    def general_text(self) -> ParallelText | None:
-        """The general held-out text; the same tags."""
-        return self._held_out(self.data.general)
-
-    def _held_out(self, corpora: tuple[Corpus, ...] | None) -> ParallelText | None:
-        if corpora is None:
-            return None
-        return ParallelText(corpora, self.data.direction).with_tag(self.decoding.tag)
+    def valid_text(self) -> ParallelText | None:
+        return self.held_out.get("valid")

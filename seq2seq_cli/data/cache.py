@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -35,7 +35,7 @@ MEGABYTE = 1_000_000
 _NAME = re.compile(rf"[0-9a-f]{{32}}|{re.escape(PART)}\w+")
 _GIGABYTES = 10.0
 _MOST_TRIES = 1_000  # to lock a file that others remove
-_VERSION = 3  # of what is counted of a text
+_VERSION = 4  # of what is counted of a text
 _JUST_USED = 60.0  # seconds before a store may be removed, as it may not be locked yet
 
 
@@ -179,31 +179,28 @@ def _stores() -> list[tuple[float, int, Path]]:
     return stores
 
 
-_Counts = tuple[CorpusCounts, CorpusCounts | None]
-
-
 def cached_counts(
-    train: ParallelText, valid: ParallelText | None, on_bad_line: OnBadLine
-) -> _Counts:
+    train: ParallelText, held_out: Sequence[ParallelText], on_bad_line: OnBadLine
+) -> list[CorpusCounts]:
     """Return what `count_corpus` returns, from the cache if the same text was counted before.
 
     Waits for another process that is counting it, such as a run that was started with this one.
     """
-    texts = [[hash_of_files(t.files), t.forms] for t in (train, valid) if t is not None]
+    texts = [[hash_of_files(t.files), t.forms] for t in (train, *held_out)]
     key = hashlib.sha256(json.dumps([*texts, on_bad_line, _VERSION]).encode()).hexdigest()[:32]
     path = cache_folder() / COUNTS / f"{key}.json"
     if (counts := _read_counts(path)) is None:
         with writing(f"{COUNTS}-{key}"):
             if (counts := _read_counts(path)) is None:  # no other process has counted it
-                counts = count_corpus(train, valid, on_bad_line)
+                counts = count_corpus(train, held_out, on_bad_line)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomic(path, json.dumps([one and asdict(one) for one in counts]).encode())
+                write_atomic(path, json.dumps([asdict(one) for one in counts]).encode())
     return counts
 
 
-def _read_counts(path: Path) -> _Counts | None:
+def _read_counts(path: Path) -> list[CorpusCounts] | None:
     """Return counts from the cache; None if they are missing or damaged."""
     try:
-        return TypeAdapter(_Counts).validate_json(read_bounded(path, MEBIBYTE))
+        return TypeAdapter(list[CorpusCounts]).validate_json(read_bounded(path, MEBIBYTE))
     except (FileNotFoundError, UserError, ValueError):
         return None

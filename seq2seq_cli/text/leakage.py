@@ -2,6 +2,7 @@
 
 import unicodedata
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,28 +21,28 @@ def normalized(text: str) -> str:
 
 
 def count_corpus(
-    train: ParallelText, valid: ParallelText | None, on_bad_line: OnBadLine
-) -> tuple[CorpusCounts, CorpusCounts | None]:
-    """Read both texts once: count lines, and validation sentences that are also trained on.
+    train: ParallelText, held_out: Sequence[ParallelText], on_bad_line: OnBadLine
+) -> list[CorpusCounts]:
+    """Read all texts once: count lines, and held-out sentences that are also trained on.
 
-    Memory does not grow with the training text. Raises UserError if training is impossible:
-    unreadable lines, files of unequal length, no pairs.
+    Returns the counts of the training text and then of the held-out texts. Memory does not grow
+    with the training text. Raises UserError if training is impossible: unreadable lines, files of
+    unequal length, no pairs.
     """
-    train_counts, valid_counts = CorpusCounts(), CorpusCounts()
-    held_out, leaked = LineHashes(), LineHashes()
-    if valid is not None:
-        for pair in count_pairs(valid.once(), on_bad_line, valid_counts):
-            held_out.add(pair)
-    wanted = set(held_out.sources)
-    for pair in count_pairs(train.once(), on_bad_line, train_counts):
+    counts = [CorpusCounts() for _ in (train, *held_out)]
+    hashes, leaked = [LineHashes() for _ in held_out], LineHashes()
+    for text, own, count in zip(held_out, hashes, counts[1:], strict=True):
+        for pair in count_pairs(text.once(), on_bad_line, count):
+            own.add(pair)
+    wanted = {source for own in hashes for source in own.sources}
+    for pair in count_pairs(train.once(), on_bad_line, counts[0]):
         if wanted and source_hash(pair) in wanted:
             leaked.add(pair)
-    train_counts.read_times(train.num_directions)
-    if valid is None:
-        return train_counts, None
-    valid_counts.read_times(valid.num_directions)
-    valid_counts.overlap = held_out.found_in(leaked).sources.count
-    return train_counts, valid_counts
+    for text, count in zip((train, *held_out), counts, strict=True):
+        count.read_times(text.num_directions)
+    for own, count in zip(hashes, counts[1:], strict=True):
+        count.overlap = own.found_in(leaked).sources.count
+    return counts
 
 
 def source_hash(pair: Pair) -> int:

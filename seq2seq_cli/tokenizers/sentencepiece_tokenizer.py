@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import sentencepiece
@@ -48,9 +48,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def kind(self) -> TokenizerKind:
-        spec = _parsed(self.model).trainer_spec
-        name = spec.ModelType.Name(spec.model_type)
-        return next(kind for kind in TOKENIZER_KINDS if kind.upper() == name)
+        return kind_of(self.model)
 
     @classmethod
     def read(cls, model: bytes, shared_with: Tokenizer | None) -> Self:
@@ -180,6 +178,26 @@ def without_first_space(model: bytes) -> sentencepiece.SentencePieceProcessor:
     # A repeated protobuf field replaces the first: normalizer_spec.add_dummy_prefix = false.
     processor.LoadFromSerializedProto(model + b"\x1a\x02\x18\x00")
     return processor
+
+
+def kind_of(model: bytes) -> TokenizerKind:
+    spec = _parsed(model).trainer_spec
+    name = spec.ModelType.Name(spec.model_type)
+    return next(kind for kind in TOKENIZER_KINDS if kind.upper() == name)
+
+
+def restricted(model: bytes, pieces: Collection[str]) -> bytes:
+    """Return a model of subwords that splits text into these pieces, characters and bytes alone.
+
+    The other pieces are marked as unused, as SentencePiece's `SetVocabulary` does: BPE splits them
+    again into what they were merged from, and unigram takes the best of the splits that are left.
+    """
+    proto, kept = _parsed(model), {*pieces}
+    for entry in proto.pieces:
+        if entry.type == entry.NORMAL and len(entry.piece) > 1 and entry.piece not in kept:
+            entry.type = entry.UNUSED
+    serialized: bytes = proto.SerializeToString()
+    return serialized
 
 
 def user_defined_in(model: bytes) -> list[str]:

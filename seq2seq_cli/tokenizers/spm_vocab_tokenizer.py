@@ -7,7 +7,7 @@ the SentencePiece model that splits the text.
 import functools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Self
+from typing import Self
 
 import sentencepiece
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,6 +19,7 @@ from seq2seq_cli.text import quoting
 from seq2seq_cli.tokenizers.sentencepiece_tokenizer import (
     encoded,
     open_model,
+    restricted,
     user_defined_in,
     without_first_space,
 )
@@ -30,14 +31,6 @@ _MARK = KIND_MARK + b"spm_vocab\n"
 _BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
 
-class _Part(NamedTuple):
-    """A token of a text, and how much of the text it is."""
-
-    id: int
-    surface: str
-    is_byte: bool = False
-
-
 class Entries(BaseModel):
     """The vocabulary, a line of JSON before the SentencePiece model."""
 
@@ -47,10 +40,6 @@ class Entries(BaseModel):
     """All entries by id, the first four `SPECIAL_PIECES`."""
     tags: list[str]
     """Entries that are one token, only at the very start of a line."""
-    trimmed: bool = False
-    """Whether pieces without an entry are spelled with other entries, as `_spelled` says."""
-    unknown: list[str] = []
-    """Of a trimmed vocabulary: the pieces that had no entry before it was trimmed."""
     quoted: bool = False
     """Whether SentencePiece gets ▁ in text quoted (`text/quoting.py`), as in bpe and unigram."""
 
@@ -89,7 +78,6 @@ class SpmVocabTokenizer(Tokenizer):
         apart = {*SPECIAL_PIECES, *self._entries.tags}
         self._known = {p: i for i, p in enumerate(self._pieces) if p not in apart}
         self._tags = sorted(self._entries.tags, key=len, reverse=True)  # the longest is found first
-        self._spellings: dict[str, list[_Part]] = {}
 
     @classmethod
     def build(
@@ -105,25 +93,18 @@ class SpmVocabTokenizer(Tokenizer):
         return cls(_MARK + json.dumps(entries).encode("ascii") + b"\n" + spm)
 
     def trimmed(self, pieces: Sequence[str]) -> "SpmVocabTokenizer":
-        """Return the tokenizer with some of its entries, which spell what is dropped.
-
-        What had no entry before stays unknown.
-        """
-        known = self._entries
-        unknown = known.unknown
-        if not known.trimmed:
-            unknown = sorted(self._spm_pieces.keys() - {*self._pieces})
-        options = {"trimmed": True, "unknown": unknown, "quoted": known.quoted}
-        return SpmVocabTokenizer.build(self.spm, pieces, known.tags, **options)
+        """Return the tokenizer with some of its entries, into which all text is split."""
+        spm, entries = restricted(self.spm, pieces), self._entries
+        return SpmVocabTokenizer.build(spm, pieces, entries.tags, quoted=entries.quoted)
 
     @property
     def kind(self) -> TokenizerKind:
         return "spm_vocab"
 
     @property
-    def is_trimmed(self) -> bool:
-        """Whether pieces that SentencePiece knows are spelled with other entries."""
-        return self._entries.trimmed
+    def is_quoted(self) -> bool:
+        """Whether text is quoted before SentencePiece gets it, and unquoted after it."""
+        return self._entries.quoted
 
     @classmethod
     def read(cls, model: bytes, shared_with: Tokenizer | None) -> Self:
@@ -142,10 +123,10 @@ class SpmVocabTokenizer(Tokenizer):
 
     def _prepared(self, text: str) -> str:
         text = quoting.normalize_spaces(text)
-        return quoting.quote(text) if self._entries.quoted else text
+        return quoting.quote(text) if self.is_quoted else text
 
     def _unquoted(self, text: str) -> str:
-        return quoting.unquote(text) if self._entries.quoted else text
+        return quoting.unquote(text) if self.is_quoted else text
 
     def normalize(self, text: str) -> str:
         tag, text = self.split_tag(quoting.normalize_spaces(text))
@@ -171,55 +152,7 @@ class SpmVocabTokenizer(Tokenizer):
         return without_first_space(self.spm)
 
     def _ids_of_pieces(self, pieces: Sequence[str]) -> list[int]:
-        ids = [self._known.get(piece, UNK_ID) for piece in pieces]
-        if self._entries.trimmed and UNK_ID in ids:
-            return [part.id for part in self._parts(pieces)]
-        return ids
-
-    def _parts(self, pieces: Sequence[str]) -> Iterator[_Part]:
-        """Yield the tokens of SentencePiece's pieces."""
-        for piece in pieces:
-            token = self._known.get(piece, UNK_ID)
-            if token == UNK_ID and self._entries.trimmed and piece in self._dropped:
-                if piece not in self._spellings:
-                    self._spellings[piece] = list(self._spelled(piece))
-                yield from self._spellings[piece]
-            else:
-                yield _Part(token, piece, piece in self._byte_pieces)
-
-    @functools.cached_property
-    def _dropped(self) -> set[str]:
-        """The pieces of SentencePiece that had an entry before the vocabulary was trimmed."""
-        never = {*SPECIAL_PIECES, *self._entries.tags, *self._entries.unknown}
-        return self._spm_pieces.keys() - self._known.keys() - never
-
-    def _spelled(self, piece: str) -> Iterator[_Part]:
-        """Spell a piece: from left to right with the longest entries, else with bytes.
-
-        A character that has neither is <unk>.
-        """
-        start = 0
-        while start < len(piece):
-            ends = range(len(piece), start, -1)
-            end = next((end for end in ends if piece[start:end] in self._spelling_entries), None)
-            if end is not None:
-                yield _Part(self._known[piece[start:end]], piece[start:end])
-            else:
-                end, names = start + 1, [_BYTES[value] for value in piece[start].encode()]
-                if (
-                    piece[start] != quoting.SPACE
-                    and {*names} <= self._byte_pieces & self._known.keys()
-                ):
-                    yield from (_Part(self._known[name], name, True) for name in names)
-                else:
-                    yield _Part(UNK_ID, piece[start])
-            start = end
-
-    @functools.cached_property
-    def _spelling_entries(self) -> set[str]:
-        return (
-            self._known.keys() - self._byte_pieces - {*self.user_defined_symbols(), *self.features}
-        )
+        return [self._known.get(piece, UNK_ID) for piece in pieces]
 
     @functools.cached_property
     def _byte_pieces(self) -> set[str]:
@@ -236,8 +169,8 @@ class SpmVocabTokenizer(Tokenizer):
     def to_pieces(self, text: str) -> list[str]:
         """Return the tokens of text, unknown ones as in the text."""
         tag, text = self.split_tag(quoting.normalize_spaces(text))
-        parts = self._parts(self._processor.encode(self._prepared(text), out_type=str))
-        return [tag, *(p.surface for p in parts)] if tag else [part.surface for part in parts]
+        pieces = self._processor.encode(self._prepared(text), out_type=str)
+        return [tag, *pieces] if tag else list(pieces)
 
     def user_defined_symbols(self) -> list[str]:
         """Return tags, and the symbols of SentencePiece that have an entry."""
@@ -254,7 +187,7 @@ class SpmVocabTokenizer(Tokenizer):
         return super().surfaces(ids)
 
     def _unquote_parts(self, parts: Iterable[str]) -> Iterator[str]:
-        return super()._unquote_parts(parts) if self._entries.quoted else iter(parts)
+        return super()._unquote_parts(parts) if self.is_quoted else iter(parts)
 
     def spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
         text = quoting.normalize_spaces(text)
@@ -262,9 +195,9 @@ class SpmVocabTokenizer(Tokenizer):
         start = len(text) - len(rest.lstrip())
         rest = text[start:]
         prepared, offsets = rest, list(range(len(rest) + 1))
-        if self._entries.quoted:
+        if self.is_quoted:
             prepared, offsets = quoting.quote_with_offsets(rest)
-        parts = self._parts(self._processor.encode(prepared, out_type=str))
-        found = spans_of(self._processor, prepared, [(p.surface, p.is_byte) for p in parts])
+        pieces = self._processor.encode(prepared, out_type=str)
+        found = spans_of(self._processor, prepared, [(p, p in self._byte_pieces) for p in pieces])
         spans = [(start + offsets[begin], start + offsets[end]) for begin, end in found]
         return text, [(0, len(tag)), *spans] if tag else spans

@@ -74,7 +74,7 @@ def build_vocabulary(config: Config, folder: Path) -> list[str]:
     if RunFolder(folder).config.exists():
         raise UserError(f"{folder} is the folder of a run, which has a vocabulary: choose another")
     text, on_bad_line = config.train_text, config.data.on_bad_line
-    counts, _ = count_corpus(text, None, on_bad_line)
+    (counts,) = count_corpus(text, [], on_bad_line)
     config = with_vocab_size(config, counts.pairs // text.num_directions)
     tokenizers = fit_tokenizers(text, config.tokenizer, on_bad_line)
     folder.mkdir(parents=True, exist_ok=True)

@@ -97,10 +97,14 @@ class TrainingData:
     train: TokenStore
     valid: HeldOut | None  # None without validation text, and in processes other than the main one
     train_counts: CorpusCounts | None  # None where the text itself was not read
-    valid_counts: CorpusCounts | None
     tokenizers: Tokenizers
     batches: BatchSampler
     general: HeldOut | None = None  # as `valid`
+
+    @property
+    def stores(self) -> list[TokenStore]:
+        """The token ids of the training text and then of the held-out texts."""
+        return [self.train, *(text.store for text in (self.valid, self.general) if text)]
 
     @functools.cached_property
     def statistics(self) -> TextStatistics:

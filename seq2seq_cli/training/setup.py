@@ -13,7 +13,7 @@ from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batch_plan import pairs_per_epoch
 from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.cache import cached_counts
-from seq2seq_cli.data.token_store import TokenStore, open_store, write_segments
+from seq2seq_cli.data.token_store import open_store, write_segments
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.metrics.metrics import share_with_4_grams
@@ -92,23 +92,24 @@ def load_data(
     config: Config, parallel: SingleProcess, hooks: Hooks, folder: RunFolder | None
 ) -> tuple[Config, TrainingData]:
     """Load training and validation data; return the config with the values that depend on them."""
-    data, text, held_out = config.data, config.train_text, config.valid_text
-    reads_text = parallel.is_main or folder is None
-    train_counts = valid_counts = valid = general = None
+    data, text, texts = config.data, config.train_text, config.held_out
+    reads_text, train_counts = parallel.is_main or folder is None, None
+    held_out: dict[str, HeldOut] = {}
     if reads_text:
         logger.info("reading %s", text.name)
-        train_counts, valid_counts = cached_counts(text, held_out, data.on_bad_line)
+        train_counts, *counts = cached_counts(text, [*texts.values()], data.on_bad_line)
         num_pairs = train_counts.pairs // text.num_directions
         warn_of_defaults(config, num_pairs)
         config = with_vocab_size(with_preset(config, num_pairs), num_pairs)
     tokenizers = load_or_fit_tokenizers(config, folder)
     samplers = make_samplers(tokenizers, config.training, data.max_length)
     train = open_store(text, tokenizers, data.on_bad_line, data.max_length)
-    if reads_text and held_out is not None:
-        valid = read_held_out(held_out, tokenizers, data)
+    if reads_text:
+        for (name, held), count in zip(texts.items(), counts, strict=True):
+            held_out[name] = read_held_out(held, tokenizers, data, count)
+    valid, general = held_out.get("valid"), held_out.get("general")
+    if valid is not None:
         config = settle_metric(config, valid)
-    if reads_text and config.general_text is not None:
-        general = read_held_out(config.general_text, tokenizers, data)
     weights = [corpus.weight for corpus in text.corpora]
     drawn = pairs_per_epoch(train.sizes, weights, data.sampling_temperature)
     config = find_tokens_per_batch(
@@ -118,23 +119,21 @@ def load_data(
     batches = BatchSampler(
         train, training.batch_budget, training.seed, samplers, drawn, training.pairs_per_batch
     )
+    found = TrainingData(train, valid, train_counts, tokenizers, batches, general)
     if valid is not None:
-        texts = [valid] if general is None else [valid, general]
-        cost = sum(validation_cost(config, train, sum(drawn), text) for text in texts)
-        config = settle_interval(config, cost, batches)
-    counts = (train_counts, valid_counts)
-    return config, TrainingData(train, valid, *counts, tokenizers, batches, general)
+        config = settle_interval(config, validation_cost(config, found), batches)
+    return config, found
 
 
-def validation_cost(config: Config, train: TokenStore, drawn: int, valid: HeldOut) -> float:
-    """Estimate what a validation costs in epochs of training, which draw so many pairs."""
+def validation_cost(config: Config, data: TrainingData) -> float:
+    """Estimate what a validation costs, in epochs of training."""
     cost = _COST_OF_LOSS
     if config.validation.decode:
         cost += _COST_OF_DECODING * config.decoding.beam_size
-    tokens, valid_tokens = (
-        store.facts.src.tokens + store.facts.tgt.tokens for store in (train, valid.store)
+    tokens, *held_out_tokens = (
+        store.facts.src.tokens + store.facts.tgt.tokens for store in data.stores
     )
-    return cost * valid_tokens / (tokens * drawn / len(train))
+    return cost * sum(held_out_tokens) / (tokens * sum(data.batches.drawn) / len(data.train))
 
 
 def settle_interval(config: Config, cost: float, batches: BatchSampler) -> Config:
@@ -154,7 +153,7 @@ def preprocess(config: Config, number: int, num_shards: int) -> tuple[int, int]:
     """
     data, text = config.data, config.train_text
     if config.tokenizer.reuse is None:
-        counts, _ = cached_counts(text, config.valid_text, data.on_bad_line)
+        counts, *_ = cached_counts(text, [*config.held_out.values()], data.on_bad_line)
         num_pairs = counts.pairs // text.num_directions
         config = with_vocab_size(with_preset(config, num_pairs), num_pairs)
     tokenizers = load_or_fit_tokenizers(config, None)

@@ -159,6 +159,23 @@ def test_train_and_check_count_leaked_sources_alike(page: list[str], found: dict
     assert found["run"]["validation_text"]["sources_in_training_text"] == leaked == 1
 
 
+def test_general_text_is_checked_as_validation_text_is(clean: Path, seq2seq: Command, tmp_path):
+    """`check` starts from a run, as fine-tuning does."""
+    run, brief = tmp_path / "run", ("--set", "training.max_steps=10")
+    assert seq2seq("train", clean, "--run-dir", run, *brief).exit_code == 0
+    [source, _], valid = clean_pairs(300, seed=1)[4], clean_pairs(20, seed=2)[2]
+    files = write_text(tmp_path, "x", [(source.upper(), "a"), valid, ("Brot", "bread")])
+    tuned = ("--from", run, "--set", f"data.general={{src: {files['src']}, tgt: {files['tgt']}}}")
+    report = json.loads(seq2seq("check", clean, *tuned, "--json").stdout)
+    counts = {name: o["sources"]["count"] for name, o in report["overlap"].items()}
+    assert counts == {"valid in train": 0, "general in train": 1, "general in valid": 1}
+    assert report["run"]["general_text"]["pairs"] == report["texts"]["general"]["pairs"] == 3
+    assert report["run"]["general_text"]["sources_in_training_text"] == 1
+    printed = seq2seq("train", clean, "--run-dir", tmp_path / "tuned", *tuned, *brief)
+    [row] = [line for line in printed.stderr.splitlines() if line.startswith("general text ")]
+    assert row.endswith("WARNING: 1 source line also occurs in the training text")
+
+
 def test_very_little_text_is_pointed_out(clean: Path, seq2seq: Command):
     result = seq2seq("check", clean, "--set", "tokenizer.kind=bpe")
     assert "WARNING          train: 300 pairs, very little text for sentences" in result.stdout

@@ -172,6 +172,7 @@ VERBS = {
     "preprocess": {"config", "shard", "overrides"},
     "check": {
         "config",
+        "source",
         "src",
         "ref",
         "pairs",

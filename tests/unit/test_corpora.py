@@ -355,7 +355,7 @@ def test_corpora_follow_one_another_with_their_tags(tmp_path):
     turned = [Pair(pair.tgt, pair.src, pair.tag) for pair in tagged]
     both = [*tagged, *turned, Pair("neu", "new"), Pair("new", "neu")]
     assert list(read_pairs(text._replace(direction="both"))) == both
-    counts, _ = count_corpus(text._replace(direction="both"), None, "error")
+    (counts,) = count_corpus(text._replace(direction="both"), [], "error")
     assert counts.pairs == 8
 
 

@@ -102,23 +102,24 @@ def test_truncated_gzip_file_is_rejected(tmp_path):
 
 
 def test_count_corpus_counts_pairs_empty_lines_and_overlap(tmp_path):
-    (tmp_path / "valid").mkdir()
+    for name in ("valid", "general"):
+        (tmp_path / name).mkdir()
     train = write_corpus(tmp_path, [*PAIRS, ("", "x"), ("y", " "), ("ja", "again")])
     valid = write_corpus(tmp_path / "valid", [("ja", "yes"), ("ja", "yes!"), ("neu", "new")])
-    audit, valid_audit = count_corpus(train, valid, "error")
+    general = write_corpus(tmp_path / "general", [("neu", "new"), ("JA", "yes")])
+    audit, *held_out = count_corpus(train, [valid, general], "error")
     assert (audit.lines, audit.pairs, audit.empty, audit.bad) == (6, 4, 2, 0)
-    assert valid_audit is not None
-    assert valid_audit.overlap == 2
-    turned = [text._replace(direction="both") for text in (train, valid)]
-    audit, valid_audit = count_corpus(*turned, "error")
-    assert valid_audit is not None
-    assert (audit.lines, valid_audit.lines, valid_audit.overlap) == (12, 6, 2)
+    assert [text.overlap for text in held_out] == [2, 1]
+    turned = [text._replace(direction="both") for text in (train, valid, general)]
+    audit, *held_out = count_corpus(turned[0], turned[1:], "error")
+    assert (audit.lines, held_out[0].lines, held_out[0].overlap) == (12, 6, 2)
+    assert [text.overlap for text in held_out] == [2, 1]
 
 
 def test_text_without_any_pair_is_rejected_with_the_reasons(tmp_path):
     corpus = write_corpus(tmp_path, [("", "a"), ("b", "")])
     with pytest.raises(UserError, match="2 lines, of which 2 have an empty side"):
-        count_corpus(corpus, None, "error")
+        count_corpus(corpus, [], "error")
 
 
 def tokenizers_for(corpus: ParallelText) -> Tokenizers:

@@ -109,13 +109,14 @@ def test_processes_split_text_as_one_does(tmp_path):
 
 def test_counts_of_a_text_are_found_again(tmp_path):
     train, valid = (ParallelText.of(pairs=tsv(tmp_path, name)) for name in "ab")
-    counted = cached_counts(train, valid, "error")
-    assert counted == count_corpus(train, valid, "error") == cached_counts(train, valid, "error")
+    both = (train, [valid], "error")
+    counted = cached_counts(*both)
+    assert counted == count_corpus(*both) == cached_counts(*both)
     folder = cache_folder() / COUNTS
     assert len(list(folder.iterdir())) == 1
     next(folder.iterdir()).write_text("damaged")
-    assert cached_counts(train, valid, "error") == counted
-    assert cached_counts(train, None, "error") == (counted[0], None)
+    assert cached_counts(*both) == counted
+    assert cached_counts(train, [], "error") == counted[:1]
 
 
 def test_processes_that_start_together_write_a_segment_once(tmp_path):
@@ -142,13 +143,13 @@ def test_runs_that_start_together_count_the_same_text(tmp_path):
 
     def count(text: ParallelText) -> object:
         together.wait()
-        return cached_counts(text, None, "error")
+        return cached_counts(text, [], "error")
 
     with ThreadPoolExecutor(8) as threads:
         for number in range(30):
             path.write_text(f"{number}\tone line\n")
             text = ParallelText.of(pairs=path)
             counted = [threads.submit(count, text) for _ in range(8)]
-            expected = count_corpus(text, None, "error")
+            expected = count_corpus(text, [], "error")
             assert [one.result() for one in counted] == [expected] * 8
     assert {path.suffix for path in (cache_folder() / COUNTS).iterdir()} == {".json"}

@@ -154,6 +154,27 @@ def test_a_piece_without_an_entry_is_unknown():
     assert smaller.to_pieces("Hund")[-1] == piece
 
 
+TRIMMED = [
+    tokenizer.trimmed([p for n, p in enumerate(entries) if n % 3 or n < 6 or len(p) in (1, 6)])
+    for tokenizer, entries in zip(TOKENIZERS, ENTRIES, strict=True)
+]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@given(text=TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_a_trimmed_vocabulary_splits_all_text_into_what_is_left(number, text):
+    """Text of kept pieces has the same tokens, other text the same characters."""
+    before, after = TOKENIZERS[number], TRIMMED[number]
+    assert len(after) < len(before)
+    pieces, ids = before.pieces_of(before.to_ids(text)), after.to_ids(text)
+    if {*pieces} <= {*after.pieces()}:
+        assert after.pieces_of(ids) == pieces
+    assert ids.count(UNK_ID) == pieces.count("<unk>")
+    assert after.to_text(ids) == before.to_text(before.to_ids(text))
+    assert after.trimmed(after.pieces()).model == after.model
+
+
 def test_lines_are_split_alike_in_batches():
     lines = [*TEXT * 9, f"{TAG} {TEXT[0]}", ""]
     for tokenizer in TOKENIZERS:

@@ -95,7 +95,7 @@ def test_both_directions_have_the_vocabulary_of_one(tmp_path):
     for direction in ("forward", "both"):
         data = config.data.model_copy(update={"direction": direction})
         given = config.model_copy(update={"data": data})
-        counts, _ = count_corpus(given.train_text, None, "error")
+        (counts,) = count_corpus(given.train_text, [], "error")
         num_pairs = counts.pairs // given.train_text.num_directions
         sizes.append(with_vocab_size(given, num_pairs).tokenizer.vocab_size)
     assert sizes[0] == sizes[1]

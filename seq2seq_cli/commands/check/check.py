@@ -4,6 +4,7 @@ import functools
 import logging
 import math
 import statistics
+from pathlib import Path
 
 import torch
 
@@ -25,13 +26,14 @@ _MAX_UPDATES = 10  # to time
 _MAX_SECONDS = 3.0
 
 
-def check(config: Config, test: ParallelText | None) -> Report | None:
+def check(config: Config, test: ParallelText | None, source: Path | None = None) -> Report | None:
     """Make some updates of a temporary run, and audit the text of the config and `test`.
 
+    The run starts from the one in the folder `source`, if given.
     Returns None in all processes of torchrun but the main one. Raises UserError for errors that
     would stop training.
     """
-    return dry_run(functools.partial(_check, test), config)
+    return dry_run(functools.partial(_check, test), config, source)
 
 
 def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
@@ -47,11 +49,11 @@ def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
     train, train_hashes = audit_text(run.config.train_text, tokenizers, data)
     texts, hashes = {"train": train}, {"train": train_hashes}
     overlaps: dict[str, Overlap] = {}
-    for name, text in (("valid", run.config.valid_text), ("test", test)):
-        if text is not None:
-            texts[name], own = audit_text(text, tokenizers, data, like=train)
-            overlaps |= {f"{name} in {other}": own.found_in(hashes[other]) for other in hashes}
-            hashes[name] = own
+    others = {**run.config.held_out, **({} if test is None else {"test": test})}
+    for name, text in others.items():
+        texts[name], own = audit_text(text, tokenizers, data, like=train)
+        overlaps |= {f"{name} in {other}": own.found_in(hashes[other]) for other in hashes}
+        hashes[name] = own
     store, settings = run.data.train, run.config.tokenizer.with_symbols(run.config.train_text.tags)
     src, tgt = store.src.counts(len(tokenizers.src)), store.tgt.counts(len(tokenizers.tgt))
     if tokenizers.is_shared:
@@ -104,8 +106,7 @@ def time_updates(trial: DryRun) -> TimeEstimate:
     mean, run, data = statistics.mean(seconds), trial.run, trial.run.data
     validation = 0.0  # seconds
     if data.valid is not None:
-        cost = validation_cost(run.config, data.train, sum(data.batches.drawn), data.valid)
-        validation = cost * mean * run.updates_per_epoch
+        validation = validation_cost(run.config, data) * mean * run.updates_per_epoch
     interval = validation_interval(run)
     limit = math.inf if (hours := run.config.training.max_hours) is None else hours * 3_600
     updates = min(run.total_steps, limit / (mean + validation / interval))

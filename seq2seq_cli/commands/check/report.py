@@ -91,7 +91,7 @@ class Report:
     numbers: dict[str, Any]  # of the summary
     max_length: int
     vocabularies: dict[str, VocabularyAudit]  # of subwords, learned from this text
-    texts: dict[str, TextAudit]  # train, valid, test
+    texts: dict[str, TextAudit]  # train, valid, general, test
     overlaps: dict[str, Overlap]  # by "valid in train" and the like
     longest_batches: LongestBatches
     pace: TimeEstimate

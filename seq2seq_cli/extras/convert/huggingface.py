@@ -54,8 +54,9 @@ def read(folder: Path) -> ForeignModel:
     """Read a folder; UserError if it is damaged, or if a run cannot represent the model."""
     path = folder / "config.json"
     config = read_object(path)
-    tokenizers = own_tokenizers(folder)
-    _check(config, path, is_ours=tokenizers is not None)
+    tokenizers, tokenizer_options = own_tokenizers(folder), _tokenizer_options(folder)
+    has_marians = tokenizer_options.get("tokenizer_class") == "MarianTokenizer"
+    _check(config, path, is_exported=has_marians or tokenizers is not None)
     names, has_halved_precision = _tensors(folder)
     generation = folder / "generation_config.json"
     search = {**config, **(read_object(generation) if generation.is_file() else {})}
@@ -71,7 +72,7 @@ def read(folder: Path) -> ForeignModel:
         tgt = src if tokenizers.is_shared else own_vocabulary(tokenizers.tgt, tgt_size, path)
         sentencepiece = None
     else:
-        src, tgt = _vocabularies(folder, config, src_size, tgt_size)
+        src, tgt = _vocabularies(folder, config, tokenizer_options, src_size, tgt_size)
         sentencepiece = (
             read_sentencepiece(folder / "source.spm"),
             read_sentencepiece(folder / "target.spm"),
@@ -86,7 +87,7 @@ def read(folder: Path) -> ForeignModel:
         sentencepiece=sentencepiece,
         tokenizers=tokenizers,
         has_halves=positions.has_halves,
-        languages=_languages(folder),
+        languages=_languages(tokenizer_options),
         tags=tags_of(src),
         notes=notes,
     )
@@ -94,8 +95,8 @@ def read(folder: Path) -> ForeignModel:
     return model
 
 
-def _check(config: dict[str, Any], path: Path, *, is_ours: bool) -> None:
-    """Refuse by name what is no MarianMT model."""
+def _check(config: dict[str, Any], path: Path, *, is_exported: bool) -> None:
+    """Refuse by name what is no MarianMT model; this program exports pre-norm models as Pegasus."""
     kind = config.get("model_type")
     reasons = {
         "t5": "its relative position biases and RMSNorm have no option here",
@@ -106,7 +107,7 @@ def _check(config: dict[str, Any], path: Path, *, is_ours: bool) -> None:
         "m2m_100": "its tokenizer puts language codes around the text",
         "pegasus": "its tokenizer is not known here",
     }
-    if kind == "marian" or (kind == "pegasus" and is_ours):
+    if kind == "marian" or (kind == "pegasus" and is_exported):
         return
     reason = reasons.get(str(kind), "only MarianMT can be imported")
     raise refuse(path, f"model_type {short(str(kind))}", reason)
@@ -265,14 +266,12 @@ def _norm(names: Names, weights: dict[str, Array], theirs: str, ours: str, size:
 
 
 def _vocabularies(
-    folder: Path, config: dict[str, Any], src_size: int, tgt_size: int
+    folder: Path, config: dict[str, Any], options: dict[str, Any], src_size: int, tgt_size: int
 ) -> tuple[Vocabulary, Vocabulary]:
     """Read vocab.json, and target_vocab.json if the sides have separate vocabularies."""
     path = folder / "vocab.json"
     if not (folder / "source.spm").is_file() and not path.is_file():
         raise UserError(f"{folder} has no tokenizer: source.spm, target.spm and vocab.json")
-    given = folder / "tokenizer_config.json"
-    options = read_object(given) if given.is_file() else {}
     separate = folder / "target_vocab.json"
     is_separate = options.get("separate_vocabs") is True or src_size != tgt_size
     src = _vocabulary(path, config, options, src_size, is_target=not is_separate)
@@ -306,9 +305,12 @@ def _first(ids: object) -> object:
     return ids[0] if isinstance(ids, list) and len(ids) == 1 else ids
 
 
-def _languages(folder: Path) -> LanguagePair | None:
+def _tokenizer_options(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
-    options = read_object(path) if path.is_file() else {}
+    return read_object(path) if path.is_file() else {}
+
+
+def _languages(options: dict[str, Any]) -> LanguagePair | None:
     codes = [options.get("source_lang"), options.get("target_lang")]
     if all(isinstance(code, str) and 2 <= len(code) <= 3 and code.isalpha() for code in codes):
         return LanguagePair(*(str(code).lower() for code in codes))

@@ -18,6 +18,7 @@ from seq2seq_cli.files import write_atomic, write_json
 from seq2seq_cli.model.weights import save_tensors, unique_parameters
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.tokenizers.sentencepiece_tokenizer import kind_of, restricted
 from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SpmVocabTokenizer
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, Tokenizers, save_tokenizers
 from seq2seq_cli.training.checkpoints.manifest import read_manifest, write_manifest
@@ -57,10 +58,13 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
 
 def _check(translator: Translator) -> None:
     for tokenizer in translator.tokenizers:
-        if tokenizer.kind != "spm_vocab" and not TOKENIZER_KINDS[tokenizer.kind].has_subwords:
+        kind = tokenizer.kind
+        if isinstance(tokenizer, SpmVocabTokenizer):
+            kind = kind_of(tokenizer.spm)
+        if not TOKENIZER_KINDS[kind].has_subwords:
             raise UserError(
                 f"trim needs a vocabulary of subwords, which can spell what it drops, not of kind "
-                f"{tokenizer.kind}"
+                f"{kind}"
             )
     if not translator.config.model.feature_positions:
         raise UserError("trim cannot keep model.feature_positions: false")
@@ -102,7 +106,7 @@ def _with_entries(tokenizer: Tokenizer, ids: Sequence[int]) -> SpmVocabTokenizer
     pieces = tokenizer.pieces_of(ids)
     if isinstance(tokenizer, SpmVocabTokenizer):
         return tokenizer.trimmed(pieces)
-    return SpmVocabTokenizer.build(tokenizer.model, pieces, [], trimmed=True, quoted=True)
+    return SpmVocabTokenizer.build(restricted(tokenizer.model, pieces), pieces, [], quoted=True)
 
 
 def _config(config: Config, tokenizers: Tokenizers) -> Config:

@@ -79,10 +79,8 @@ class Format(ABC):
         return Capabilities(MODULES, modules)
 
     def limits_of_run(self, translator: "Translator") -> str | None:
-        """Return the reason why the format cannot represent these weights or vocabularies."""
-        from seq2seq_cli.extras.export.vocabularies import trimmed
-
-        return trimmed(translator.tokenizers) or self.capabilities().missing(translator.model)
+        """Return the reason why the format cannot represent these weights."""
+        return self.capabilities().missing(translator.model)
 
     def compared_model(self, model: "Transformer") -> "Transformer":
         """Return the model whose translations the other program gives."""

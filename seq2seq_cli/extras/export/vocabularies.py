@@ -61,24 +61,20 @@ def names_of(tokenizer: Tokenizer, rows: Sequence[int], start: str | None = None
 
 
 def spm_of(tokenizers: Tokenizers) -> tuple[bytes, bytes]:
-    """Return the SentencePiece models of both sides."""
-    src, tgt = tokenizers
-    assert isinstance(src, SpmVocabTokenizer)
-    assert isinstance(tgt, SpmVocabTokenizer)
-    return src.spm, tgt.spm
+    """Return the SentencePiece models of both sides; they quote what is quoted here."""
+    from seq2seq_cli.extras.export.sentencepiece_rules import with_quoting
+
+    def model(tokenizer: Tokenizer) -> bytes:
+        assert isinstance(tokenizer, SpmVocabTokenizer)
+        return with_quoting(tokenizer.spm) if tokenizer.is_quoted else tokenizer.spm
+
+    return model(tokenizers.src), model(tokenizers.tgt)
 
 
 def write_spm(tokenizers: Tokenizers, folder: Path) -> None:
     """Write the SentencePiece models of an imported model."""
     for name, model in zip((SOURCE_SPM, TARGET_SPM), spm_of(tokenizers), strict=True):
         write_atomic(folder / name, model)
-
-
-def trimmed(tokenizers: Tokenizers) -> str | None:
-    """Return why other programs cannot split text as a trimmed vocabulary does, or None."""
-    if any(isinstance(side, SpmVocabTokenizer) and side.is_trimmed for side in tokenizers):
-        return "its vocabulary was trimmed: other programs cannot spell the pieces that it lost"
-    return None
 
 
 def lines_for(tokenizers: Tokenizers, lines: Sequence[str]) -> list[str]:

@@ -135,9 +135,8 @@ def _environment(config: Config, device: torch.device) -> dict[str, Any]:
 
 
 def text_hashes(config: Config) -> dict[str, str]:
-    texts = {"train": config.train_text, "valid": config.valid_text}
-    texts["general"] = config.general_text
-    return {name: hash_of_files(t.files) for name, t in texts.items() if t is not None}
+    texts = {"train": config.train_text, **config.held_out}
+    return {name: hash_of_files(text.files) for name, text in texts.items()}
 
 
 def _tokenizer_hashes(run: RunFolder, config: Config) -> dict[str, str]:

@@ -12,7 +12,6 @@ from seq2seq_cli.console import counted
 from seq2seq_cli.data.cache import MEGABYTE, cache_folder, most_bytes, total_size
 from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.model.weights import count_parameters
-from seq2seq_cli.text.corpus import CorpusCounts
 from seq2seq_cli.training.plan import limit_of_updates
 from seq2seq_cli.training.run import Run, TrainingData
 
@@ -28,12 +27,13 @@ def summarize(run: Run) -> str:
         f"{side.tokens:,} (mean {side.tokens / len(data.train):.1f}, longest {side.longest:,})"
         for side in (data.train.facts.src, data.train.facts.tgt)
     )
-    stores = [data.train, *([data.valid.store] if data.valid is not None else [])]
-    cached = sum(store.num_bytes for store in stores) / MEGABYTE
+    cached = sum(store.num_bytes for store in data.stores) / MEGABYTE
     rows = [("training text", _training_text(config, data))]
     rows += [("corpus", text) for text in _corpora(config, data)]
-    if data.valid is not None and data.valid_counts is not None:
-        rows.append(("validation text", _held_out_text(data.valid, data.valid_counts)))
+    for name, held_out in (("validation text", data.valid), ("general text", data.general)):
+        if held_out is not None:
+            rows.append((name, _held_out_text(held_out)))
+    if data.valid is not None:
         rows.append(("validation", _validation(config)))
     rows += [
         ("tokens", f"source {src}, target {tgt}"),
@@ -63,18 +63,9 @@ def summarize(run: Run) -> str:
 def summary_json(run: Run) -> dict[str, Any]:
     """Return the content of `summarize` for programs to read. Lengths and tokens include EOS."""
     config, data = run.config, run.data
-    counts, valid_counts = data.train_counts, data.valid_counts
+    counts, valid = data.train_counts, _held_out_json(data.valid)
     assert counts is not None, "only the process that read the text sums it up"
     parameters = count_parameters(run.model)
-    valid = None
-    if data.valid is not None and valid_counts is not None:
-        valid = {
-            **asdict(data.valid.store.facts),
-            "too_long": data.valid.num_too_long,
-            "unreadable": valid_counts.bad,
-            "empty": valid_counts.empty,
-            "sources_in_training_text": valid_counts.overlap,
-        }
     return {
         "training_text": {
             **asdict(data.train.facts),
@@ -92,6 +83,7 @@ def summary_json(run: Run) -> dict[str, Any]:
             ],
         },
         "validation_text": valid,
+        "general_text": _held_out_json(data.general),
         "vocabulary": {
             "kind": {"src": data.tokenizers.src.kind, "tgt": data.tokenizers.tgt.kind},
             "shared": data.tokenizers.is_shared,
@@ -151,12 +143,27 @@ def _training_text(config: Config, data: TrainingData) -> str:
     return f"{counted(len(data.train), 'pair')}; dropped: {reasons or 'none'}"
 
 
-def _held_out_text(valid: HeldOut, counts: CorpusCounts) -> str:
-    facts = valid.store.facts
-    text = counted(len(valid.pairs), "pair")
+def _held_out_json(text: HeldOut | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    assert text.counts is not None, "it was read with the training text"
+    return {
+        **asdict(text.store.facts),
+        "too_long": text.num_too_long,
+        "unreadable": text.counts.bad,
+        "empty": text.counts.empty,
+        "sources_in_training_text": text.counts.overlap,
+    }
+
+
+def _held_out_text(held_out: HeldOut) -> str:
+    facts, counts = held_out.store.facts, held_out.counts
+    assert counts is not None, "it was read with the training text"
+    text = counted(len(held_out.pairs), "pair")
     text += f", {counts.bad:,} unreadable left out" if counts.bad else ""
     text += f", {counts.empty:,} with an empty side" if counts.empty else ""
-    text += f", {valid.num_too_long:,} too long for the loss" if valid.num_too_long else ""
+    if held_out.num_too_long:
+        text += f", {held_out.num_too_long:,} too long for the loss"
     unknown = facts.src.unknown + facts.tgt.unknown
     text += f"; {unknown / (facts.src.tokens + facts.tgt.tokens):.2%} unknown tokens"
     if counts.overlap:

@@ -180,6 +180,7 @@ def test_other_architectures_are_refused_by_name(
         (source / path.name).write_bytes(path.read_bytes())
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | {"model_type": kind}))
+    (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": f"{kind}'s"}))
     result = seq2seq("import", source, tmp_path / "run")
     assert result.exit_code == 2
     assert f"model_type {kind}" in result.stderr

@@ -156,6 +156,17 @@ def test_a_trimmed_run_translates_scores_and_is_trimmed_again(all_runs, domain, 
             assert (again / file).read_bytes() == (small / file).read_bytes()
 
 
+@pytest.mark.parametrize(("name", "file_format"), [("own", "huggingface"), ("two", "ctranslate2")])
+@pytest.mark.filterwarnings("ignore")
+def test_trimmed_vocabularies_of_our_own_are_exported(
+    name, file_format, all_runs, domain, seq2seq, tmp_path
+):
+    """`export` compares tokens, also of lines with ▁, which the written model itself quotes."""
+    run = trimmed(seq2seq, all_runs[name], domain, tmp_path / "small")
+    result = seq2seq("export", run, "--format", file_format, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+
+
 def test_an_untrimmed_imported_run_translates_and_evaluates(all_runs, domain, seq2seq):
     """Tags at the start of a line are read, also where a line is several sentences."""
     result = seq2seq("translate", all_runs["imported"], stdin=f"{TAG} der Hund\nein Haus\n")

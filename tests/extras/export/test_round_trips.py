@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ import torch
 import yaml
 from commands import Command
 from foreign_models import WORDS, write_ctranslate2, write_marian, write_marian_mt
+
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 
 ct2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")
@@ -142,22 +146,38 @@ def test_transformers_computes_with_the_positions_of_marian(seq2seq, tmp_path):
     assert bases[0] > 10_001
 
 
-@pytest.mark.parametrize("file_format", ["marian", "ctranslate2"])
-def test_a_model_that_a_format_cannot_represent_is_refused(file_format, seq2seq, tmp_path):
-    """Here: transformers' positions in Marian, and a trimmed vocabulary elsewhere."""
+def test_positions_of_transformers_are_refused_in_marian(seq2seq, tmp_path):
     write_marian_mt(tmp_path / "first", 3)
     run, output = tmp_path / "run", tmp_path / "out"
     assert seq2seq("import", tmp_path / "first", run, "--no-verify").exit_code == 0
-    if file_format == "ctranslate2":
-        (tmp_path / "text").write_text("eins zwei\none two\n")
-        small = tmp_path / "small"
-        trimmed = seq2seq("trim", run, "--text", tmp_path / "text", "--output", small)
-        assert trimmed.exit_code == 0, trimmed.stderr
-        run = small
-    result = seq2seq("export", run, "--format", file_format, "-o", output)
-    reason = "position_base is 10000" if file_format == "marian" else "vocabulary was trimmed"
-    assert (result.exit_code, reason in result.stderr) == (2, True), result.stderr
+    result = seq2seq("export", run, "--format", "marian", "-o", output)
+    assert (result.exit_code, "position_base is 10000" in result.stderr) == (2, True)
     assert not output.exists()
+
+
+def logits_here(run: Path, lines: list[str]) -> torch.Tensor:
+    """The logits of all tokens but PAD, UNK and BOS, for lines as source and as target."""
+    translator, logits = Translator.load(run, "cpu", exact=True), []
+    for line in lines:
+        src, tgt = (tokenizer.to_ids(line) for tokenizer in translator.tokenizers)
+        with torch.inference_mode():
+            ids = torch.tensor([[*src, EOS_ID]]), torch.tensor([[BOS_ID, *tgt]])
+            logits.append(translator.model(*ids)[0, :, EOS_ID:])
+    return torch.cat(logits)
+
+
+def test_a_pre_norm_model_comes_back_from_transformers(seq2seq, tmp_path):
+    """It is a Pegasus model with MarianTokenizer's files there; `import` compares it."""
+    write_marian(tmp_path / "marian", 4, norm="pre")
+    write_converted(tmp_path / "first", tmp_path / "marian")
+    output, back = tmp_path / "out", tmp_path / "back"
+    import_and_export(seq2seq, tmp_path / "first", output, "huggingface")
+    assert json.loads((output / "config.json").read_text())["model_type"] == "pegasus"
+    result = seq2seq("import", output, back)
+    assert result.exit_code == 0, result.stderr
+    assert "logits of 100 sentences equal transformers'" in result.stdout
+    before, after = (logits_here(run, SENTENCES) for run in (tmp_path / "run", back))
+    torch.testing.assert_close(after, before, atol=1e-5, rtol=1e-5)
 
 
 def greedy(folder: Path, spm: Path, lines: list[str]) -> list[list[str]]:
@@ -171,14 +191,8 @@ def greedy(folder: Path, spm: Path, lines: list[str]) -> list[list[str]]:
     return [result.hypotheses[0] for result in translator.translate_batch(sources, **options)]
 
 
-def write_converted(folder: Path, *, shared: bool) -> None:
-    """Write a CTranslate2 model: of transformers, or of Marian with two vocabularies."""
-    other = folder.parent / "other"
-    if shared:
-        write_marian_mt(other, 4)
-        write_ctranslate2(other, folder)
-        return
-    write_marian(other, 4, shared=False)
+def write_converted(folder: Path, other: Path) -> None:
+    """Write a CTranslate2 model of a model of Marian."""
     names = yaml.safe_load((other / "decoder.yml").read_text())["vocabs"]
     vocabularies = [str(other / name) for name in names]
     ct2.converters.MarianConverter(str(other / "model.npz"), vocabularies).convert(str(folder))
@@ -188,8 +202,13 @@ def write_converted(folder: Path, *, shared: bool) -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_ctranslate2_gets_its_model_back(shared, seq2seq, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    write_converted(first, shared=shared)
+    first, second, other = (tmp_path / name for name in ("first", "second", "other"))
+    if shared:
+        write_marian_mt(other, 4)
+        write_ctranslate2(other, first)
+    else:
+        write_marian(other, 4, shared=False)
+        write_converted(first, other)
     import_and_export(seq2seq, first, second, "ctranslate2")
     for name in ["shared"] if shared else ["source", "target"]:
         before, after = (
@@ -248,6 +267,37 @@ def test_a_fine_tuned_model_goes_to_every_program(file_format, fine_tuned, seq2s
     equal, total = (int(word) for word in result.stdout.split() if word.isdigit())
     assert equal >= 0.97 * total > 0
     assert "greedy translations of validation lines" in result.stdout
+
+
+@pytest.fixture(scope="module")
+def trimmed(fine_tuned, seq2seq) -> Path:
+    """The fine-tuned model without the pieces of most words."""
+    text, run = fine_tuned.with_name("text"), fine_tuned.with_name("trimmed")
+    text.write_text("eins zwei\none two\n")
+    result = seq2seq("trim", fine_tuned, "--text", text, "--output", run)
+    assert result.exit_code == 0, result.stderr
+    return run
+
+
+@pytest.mark.parametrize("file_format", ["marian", "huggingface", "ctranslate2", "argos"])
+def test_a_trimmed_model_goes_to_every_program(file_format, trimmed, seq2seq, tmp_path):
+    """Every program splits all text as the run does, and `import` brings the run back."""
+    output, back = tmp_path / ("x.argosmodel" if file_format == "argos" else "out"), tmp_path / "b"
+    options = ("--format", file_format, "--langs", "de-en")
+    result = seq2seq("export", trimmed, *options, "-o", output)
+    assert result.exit_code == 0, result.stderr
+    if file_format == "huggingface":
+        random, tokenizer = Random(1), transformers.AutoTokenizer.from_pretrained(output)
+        letters = "".join(sorted({*"".join(WORDS), " "}))
+        lines = [" ".join(random.choices(WORDS, k=6)) for _ in range(200)]
+        lines += ["".join(random.choices(letters, k=20)) for _ in range(200)]
+        ours = Translator.load(trimmed, "cpu").tokenizers.src
+        for line in lines:
+            theirs = tokenizer.convert_ids_to_tokens(tokenizer(line)["input_ids"])
+            assert theirs == [*ours.pieces_of(ours.to_ids(line)), "</s>"]
+    assert seq2seq("import", output, back, "--no-verify").exit_code == 0
+    before, after = (logits_here(run, SENTENCES) for run in (trimmed, back))
+    torch.testing.assert_close(after, before, atol=1e-4, rtol=1e-4)  # epsilons may differ
 
 
 def unpacked(package: Path, folder: Path) -> Path:
