@@ -5,8 +5,8 @@
 With all kernels and precisions that the processor has: sizes that fill no register, any number of
 heads, widths, sentences and threads; hypotheses that are reordered and sentences that leave at
 random. What is read or written beyond an array, or computed without a meaning, ends the process;
-the logits must be the logits of a twin in PyTorch that rounds in the same way, and searches must
-find what the general search finds.
+the logits must be the logits of a twin in PyTorch that rounds in the same way, searches must find
+what the general search finds, and gradients must be the gradients without the kernels of training.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 from commands import ROOT
@@ -24,13 +25,17 @@ from compiling import COMPILER, compile_library
 from random_searches import Stepwise, assert_same, random_config, random_requests
 from rounded_models import rounded
 from small_models import build
+from torch.nn.utils.rnn import pad_sequence
 
 from seq2seq_cli.decoding.engines.base import PlainDecoder, PlainDecodingState
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, CpuDecodingState
 from seq2seq_cli.decoding.search import native_search
 from seq2seq_cli.decoding.search.search import search
+from seq2seq_cli.model import fused
+from seq2seq_cli.model.dropout import Dropout
+from seq2seq_cli.model.packing import Packed
 from seq2seq_cli.native import library as native
-from seq2seq_cli.native.sources import library_name
+from seq2seq_cli.native.sources import LIBRARY_NAME
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1")
@@ -46,10 +51,11 @@ BUILDS: dict[str, dict[str, str]] = {
 KERNELS = ("amx", "avx512", "avxvnni", "avx2", "dotprod", "neon", "plain")
 # Of the logits' norm: a number between two that can be rounded to may become the other.
 WORST = {"fp32": 3e-5, "bf16": 0.03, "int8": 0.1}
+WORST_GRADIENT = {"fp32": 1e-3, "bf16": 0.2}  # of its norm
 
 
-def random_model(random: Random, precision: str) -> tuple[PlainDecoder, CpuDecoder, int]:
-    """The reference model in PyTorch, the decoder in C, and their vocabulary size."""
+def random_options(random: Random) -> tuple[int, dict[str, Any]]:
+    """A vocabulary size, and options of a model."""
     heads = random.choice((1, 1, 2, 3, 4, 8, 16))
     size = random.choice((1, 2, 5, 8, 15, 16, 17, 32, 33, 64))
     d_model = min(heads * size, 512)
@@ -57,7 +63,7 @@ def random_model(random: Random, precision: str) -> tuple[PlainDecoder, CpuDecod
     d_model = d_model or 2 * heads
     vocabulary = random.choice((4, 5, 12, 63, 64, 65, 300))
     can_rotate = d_model // heads % 2 == 0 and random.random() < 0.5
-    options = {
+    return vocabulary, {
         "d_model": d_model,
         "heads": heads,
         "d_ff": random.choice((1, 3, 16, 30, 64, 100, 256)),
@@ -67,6 +73,11 @@ def random_model(random: Random, precision: str) -> tuple[PlainDecoder, CpuDecod
         "attention_bias": random.random() < 0.5,
         "positions": "rotary" if can_rotate else "sinusoidal",
     }
+
+
+def random_model(random: Random, precision: str) -> tuple[PlainDecoder, CpuDecoder, int]:
+    """The reference model in PyTorch, the decoder in C, and their vocabulary size."""
+    vocabulary, options = random_options(random)
     model = build(random.randrange(10**6), vocabulary, **options)
     return PlainDecoder(rounded(model, precision)), CpuDecoder(model, precision), vocabulary
 
@@ -136,6 +147,39 @@ def search_and_score(random: Random, precision: str) -> None:
             assert abs(sum(log_probs) - best.score) <= 1e-3 * (1 + abs(best.score))
 
 
+def differentiate(random: Random, precision: str) -> None:
+    """Compare gradients of a packed batch in training with the gradients in evaluation mode."""
+    vocabulary, options = random_options(random)
+    model = build(random.randrange(10**6), vocabulary, **options)
+    sentences = random.choice((1, 2, 5, 17))
+    src, tgt = (
+        pad_sequence(
+            [torch.randint(1, size, (random.randint(1, 70),)) for _ in range(sentences)], True
+        )
+        for size in (12, vocabulary)
+    )
+    torch.set_num_threads(random.randint(1, 3))
+
+    def gradients(training: bool, dropout: float = 0.0) -> torch.Tensor:
+        model.train(training).zero_grad()
+        for module in model.modules():
+            if isinstance(module, Dropout):
+                module.p = dropout
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            states, layout = model.forward_hidden(src, tgt, Packed)
+            logits = model.projection(states)[0, : layout.num_tokens].float()
+        labels = torch.randint(0, vocabulary, (len(logits),))
+        p, _, _ = fused.softmax(logits.detach().clone(), labels, in_place=True)
+        assert (p - logits.detach().softmax(-1)).abs().max() < 1e-5
+        (logits * weights[: len(logits)]).sum().backward()
+        return torch.cat([x.grad.flatten() for x in model.parameters() if x.grad is not None])
+
+    weights = torch.randn(sentences * 70, vocabulary)
+    found, expected = gradients(training=True), gradients(training=False)
+    assert (found - expected).norm() <= WORST_GRADIENT[precision] * (expected.norm() + 1e-3)
+    assert gradients(training=True, dropout=0.3).isfinite().all()
+
+
 def run_here(models: int, seed: int) -> None:
     """Run in a process that loads the instrumented library."""
     assert not Path(native.__file__).is_relative_to(ROOT)
@@ -147,6 +191,8 @@ def run_here(models: int, seed: int) -> None:
                 try:
                     walk(random, precision)
                     search_and_score(random, precision)
+                    if precision in WORST_GRADIENT:
+                        differentiate(random, precision)
                 except AssertionError:
                     print(f"{kernels}, {precision}, seed {seed}, model {number}", flush=True)
                     raise
@@ -164,7 +210,7 @@ def run_build(name: str, models: int, seed: int) -> int:
             assert changed, before
             for path in changed:
                 path.write_text(path.read_text().replace(before, after))
-        compile_library(sources, sources / library_name(), *SANITIZERS)
+        compile_library(sources, sources / LIBRARY_NAME, *SANITIZERS)
         environment = os.environ | {
             "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libubsan.so')}",
             "ASAN_OPTIONS": "detect_leaks=0",
