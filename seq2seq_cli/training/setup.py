@@ -130,7 +130,7 @@ def validation_cost(config: Config, train: TokenStore, drawn: int, valid: HeldOu
     """Estimate what a validation costs in epochs of training, which draw so many pairs."""
     cost = _COST_OF_LOSS
     if config.validation.decode:
-        cost += _COST_OF_DECODING * config.decoding.beam_size
+        cost += _COST_OF_DECODING * config.decoding.width
     tokens, valid_tokens = (
         store.facts.src.tokens + store.facts.tgt.tokens for store in (train, valid.store)
     )
