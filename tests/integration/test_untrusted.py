@@ -141,7 +141,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         "does not fit the config: encoder.1.",
     ),
     "a beam of millions": (
-        replaced("config.yaml", "beam_size: 1", "beam_size: 9999999"),
+        replaced("config.yaml", "beam_size: auto", "beam_size: 9999999"),
         "at most",
     ),
     "weights of a giant": (weights_of_a_giant, "model.safetensors"),
