@@ -16,7 +16,6 @@ from seq2seq_cli.decoding.requests import NotFiniteError
 from seq2seq_cli.decoding.search.beam import length_penalty
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
-from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_json
 from seq2seq_cli.metrics.metrics import Scoring, score_text
 from seq2seq_cli.metrics.references import References, group_by_source, references_of
@@ -72,17 +71,12 @@ def choose_search(folder: RunFolder, run: Run) -> None:
 def _awaits_search(folder: RunFolder, run: Run) -> bool:
     """Return True if there is something to choose, and it was not chosen for this step yet."""
     options, valid = run.config.decoding, run.data.valid
-    is_open = options.beam_size == "auto" or (
-        options.length_penalty == "auto" and options.width > 1
-    )
+    is_open = "auto" in (options.beam_size, options.length_penalty) and options.beam_size != 1
     if not is_open or options.sampling or options.diversity_groups > 1:
         return False
     if valid is None or not run.config.validation.decode or len(valid.pairs) < _FEWEST_LINES:
         return False
-    try:
-        before = read_default_search(folder)
-    except UserError:
-        before = None
+    before = read_default_search(folder)
     return folder.model.exists() and (before is None or before.step != run.state.step)
 
 

@@ -300,13 +300,8 @@ def _in_epochs(chosen: Choices, text: Text) -> dict[str, Choice]:
     batches = max(1, _num_tokens(text) // chosen["training.tokens_per_batch"].value)
     updates = max(batches, FEWEST_BATCHES) * epochs
     reason = f"about {updates:,} updates; more text takes more"
-    length = Choice(math.ceil(updates / batches), reason)
-    return {
-        ("training.max_epochs" if name == "training.max_steps" else name): (
-            length if name == "training.max_steps" else choice
-        )
-        for name, choice in chosen.items()
-    }
+    length = {"training.max_epochs": Choice(math.ceil(updates / batches), reason)}
+    return length | {name: x for name, x in chosen.items() if name != "training.max_steps"}
 
 
 def within_hours(chosen: Choices, hours: float) -> dict[str, Choice]:
