@@ -19,8 +19,9 @@ The idea is that of COGS (Kim and Linzen 2020); grammar, words and formulas are 
     python data/make_parsing.py [folder]
     python data/make_parsing.py --large folder
 
-The large corpus has 24,155 sentences to train on, of at most 17 words, and 21 nouns for each one of
-the small corpus: cup, big-cup, old-cup and so on. Its formulas have 44 words, of 690.
+The large corpus has 24,155 sentences to train on, of at most 11 words, and 21 nouns for each one of
+the small corpus: cup, big-cup, old-cup and so on. A formula has 44 words on average, and all
+together have 681 different ones.
 """
 
 import random
