@@ -17,16 +17,40 @@ of valid and test occurs in train. The same seed gives the same bytes.
 The idea is that of COGS (Kim and Linzen 2020); grammar, words and formulas are our own.
 
     python data/make_parsing.py [folder]
+    python data/make_parsing.py --large folder
+
+The large corpus has 24,155 sentences to train on, of at most 11 words, and 21 nouns for each one of
+the small corpus: cup, big-cup, old-cup and so on. A formula has 44 words on average, and all
+together have 681 different ones.
 """
 
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from tsv_splits import cut, parse_folder, write_splits
+from tsv_splits import cut, parser_of, write_splits
 
 SEED = 1
-SIZES = {"train": 5_000, "valid": 300, "test": 500}
-LONGEST = 20  # words of a sentence
+
+
+class Corpus(NamedTuple):
+    """What the two corpora differ in."""
+
+    sizes: dict[str, int]  # in sentences
+    longest: int  # words of a sentence
+    attributes: tuple[str, ...] = ()  # of nouns, the first part of their names
+
+
+SMALL = Corpus({"train": 5_000, "valid": 300, "test": 500}, longest=20)
+LARGE = Corpus(
+    {"train": 24_155, "valid": 1_000, "test": 1_000},
+    longest=11,
+    attributes=(
+        *("", "big-", "small-", "old-", "new-", "red-", "blue-", "green-", "white-", "black-"),
+        *("gray-", "clean-", "pretty-", "ugly-", "tall-", "short-", "wet-", "dry-", "heavy-"),
+        *("light-", "dear-"),
+    ),
+)
 
 NAMES = ("Emma", "Liam", "Mia", "Noah", "Ava", "Paul", "Nora", "Tom", "Lena", "Max")
 PERSONS = ("girl", "boy", "teacher", "doctor", "farmer", "king", "guest", "driver", "baker", "cat")
@@ -65,8 +89,9 @@ CLAUSAL = {
 class Sentence:
     """A sentence that is being written, and the facts that it states."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, attributes: Sequence[str] = ()) -> None:
         self._rng = rng
+        self._attributes = attributes
         self.words: list[str] = []
         self._facts: list[tuple[int, str]] = []  # with the position of the word that each is about
 
@@ -153,6 +178,8 @@ class Sentence:
     def _noun_phrase(self, nouns: Sequence[str], most_places: int = 2) -> str:
         """Write a noun with an article, and perhaps where it is; return its entity."""
         article, noun = self._rng.choice(("a", "the")), self._rng.choice(nouns)
+        if self._attributes:
+            noun = self._rng.choice(self._attributes) + noun
         self.words += [article, noun]
         entity = f"x {len(self.words) - 1}"
         if article == "the":
@@ -169,28 +196,28 @@ class Sentence:
         self._facts.append((int(subject.split()[1]), fact))
 
 
-def draw_pair(rng: random.Random) -> tuple[str, str]:
+def draw_pair(rng: random.Random, attributes: Sequence[str] = ()) -> tuple[str, str]:
     """A sentence and its formula."""
-    sentence = Sentence(rng)
+    sentence = Sentence(rng, attributes)
     sentence.clause(most_clauses=2)
     return " ".join([*sentence.words, "."]), sentence.formula()
 
 
-def make_splits(seed: int = SEED) -> dict[str, list[tuple[str, str]]]:
+def make_splits(seed: int = SEED, corpus: Corpus = SMALL) -> dict[str, list[tuple[str, str]]]:
     """All three files as (sentence, formula) pairs; no sentence occurs twice."""
     rng = random.Random(seed)
     formula_of: dict[str, str] = {}
-    while len(formula_of) < sum(SIZES.values()):
-        sentence, formula = draw_pair(rng)
-        if len(sentence.split()) <= LONGEST:
+    while len(formula_of) < sum(corpus.sizes.values()):
+        sentence, formula = draw_pair(rng, corpus.attributes)
+        if len(sentence.split()) <= corpus.longest:
             assert formula_of.setdefault(sentence, formula) == formula, "two formulas"
     pairs = list(formula_of.items())
-    return cut(pairs, SIZES)
+    return cut(pairs, corpus.sizes)
 
 
-def check_splits(splits: dict[str, list[tuple[str, str]]]) -> None:
+def check_splits(splits: dict[str, list[tuple[str, str]]], corpus: Corpus = SMALL) -> None:
     """Assert what the module's docstring promises."""
-    assert {name: len(pairs) for name, pairs in splits.items()} == SIZES
+    assert {name: len(pairs) for name, pairs in splits.items()} == corpus.sizes
     sentences = [sentence for pairs in splits.values() for sentence, _ in pairs]
     assert len(set(sentences)) == len(sentences), "a sentence occurs twice"
     for side in (0, 1):
@@ -202,10 +229,13 @@ def check_splits(splits: dict[str, list[tuple[str, str]]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the sentences, check them and write them."""
-    folder = parse_folder("parsing", arguments)
-    splits = make_splits()
-    check_splits(splits)
-    write_splits(folder, splits, "sentences")
+    parser = parser_of("parsing")
+    parser.add_argument("--large", action="store_true", help="write the large corpus")
+    options = parser.parse_args(arguments)
+    corpus = LARGE if options.large else SMALL
+    splits = make_splits(corpus=corpus)
+    check_splits(splits, corpus)
+    write_splits(options.folder, splits, "sentences")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,17 @@ def cut(rows: Sequence[Row], sizes: Mapping[str, int]) -> dict[str, list[Row]]:
     return splits
 
 
-def parse_folder(name: str, arguments: Sequence[str] | None) -> Path:
-    """The folder that the command line asks for, by default one of this name beside the scripts."""
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """A command line with a folder, by default one of this name beside the scripts."""
     parser = argparse.ArgumentParser(description=f"Write the {name} data.")
     default = Path(__file__).parent / name
     parser.add_argument("folder", nargs="?", type=Path, default=default, help="where to write")
-    folder: Path = parser.parse_args(arguments).folder
+    return parser
+
+
+def parse_folder(name: str, arguments: Sequence[str] | None) -> Path:
+    """The folder that the command line asks for."""
+    folder: Path = parser_of(name).parse_args(arguments).folder
     return folder
 
 

@@ -33,6 +33,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.manifest = path / "manifest.json"
         self.statistics = path / "statistics.json"
+        self.search = path / "search.json"
         self.log = path / "train.log"
         self.lock = path / "lock"
         self.distilled = path / "distilled"

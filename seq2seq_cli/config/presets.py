@@ -58,7 +58,7 @@ PRESETS: dict[PresetName, Preset] = {
             "training.optimizer": Choice("muon", "converges faster than adamw"),
             "training.lr": Choice(2e-2, "small models tolerate high learning rates"),
             "training.warmup_steps": Choice(300),
-            "training.schedule": Choice("cosine", "decays to 0 at max_steps"),
+            "training.schedule": Choice("cosine", "decays to 0 at the end"),
         },
     ),
     "medium": Preset(
@@ -76,7 +76,7 @@ PRESETS: dict[PresetName, Preset] = {
             "training.optimizer": Choice("muon", "converges faster than adamw"),
             "training.lr": Choice(1.4e-2, "larger models need lower learning rates"),
             "training.warmup_steps": Choice(500),
-            "training.schedule": Choice("cosine", "decays to 0 at max_steps"),
+            "training.schedule": Choice("cosine", "decays to 0 at the end"),
         },
     ),
     "large": Preset(

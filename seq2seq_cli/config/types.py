@@ -60,6 +60,9 @@ AutoOrThousand = Annotated[Auto | UpToThousand, _auto_or("a whole number from 1 
 AutoOrTenThousand = Annotated[
     Auto | Annotated[int, Field(gt=0, le=10_000)], _auto_or("a whole number from 1 to 10,000")
 ]
+AutoOrLengthPenalty = Annotated[
+    Auto | Annotated[float, Field(ge=0, le=10)], _auto_or("a number from 0 to 10")
+]
 AutoOrFactor = Annotated[Auto | Factor, _auto_or("a number from 0 to 100")]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 

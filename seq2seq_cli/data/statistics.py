@@ -8,13 +8,13 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.data.record import Record, read_record
 from seq2seq_cli.data.seen_words import SeenWords, seen_words
 from seq2seq_cli.data.token_store import TokenStore
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import is_listed, read_json, write_json
+from seq2seq_cli.files import write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.sentences import MARKS, find_inner_marks, split_sentences
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer
@@ -27,13 +27,7 @@ Count = Annotated[int, Field(ge=1)]
 Ratio = Annotated[float, Field(gt=0)]
 
 
-class _Record(BaseModel):
-    """Validated, as run folders may come from anybody; unknown fields of later versions pass."""
-
-    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Quantiles(_Record, Generic[Number]):
+class Quantiles(Record, Generic[Number]):
     """The 50th, 90th, 99th and 99.9th percentile over the pairs, and the maximum."""
 
     p50: Number
@@ -65,7 +59,7 @@ class Ratios(Quantiles[Ratio]):
     """Quantiles of ratios."""
 
 
-class LengthLimit(_Record):
+class LengthLimit(Record):
     """The most tokens that a translation may have: factor × source tokens + extra."""
 
     factor: float = Field(2.0, ge=0, le=100)
@@ -92,7 +86,7 @@ class LengthLimit(_Record):
         return options.model_copy(update=learned)
 
 
-class TextStatistics(_Record):
+class TextStatistics(Record):
     """Statistics of the pairs that a run is trained on; EOS is not counted."""
 
     src_tokens: Counts
@@ -133,10 +127,4 @@ def write_statistics(run: RunFolder, statistics: TextStatistics) -> None:
 
 def read_statistics(run: RunFolder) -> TextStatistics | None:
     """Read the statistics; None if the file is missing, UserError if its content is not valid."""
-    if not is_listed(run.statistics):
-        return None
-    try:
-        return TextStatistics.model_validate(read_json(run.statistics))
-    except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise UserError(f"{run.statistics} is damaged: {place or 'it'} is not valid") from None
+    return read_record(run.statistics, TextStatistics)

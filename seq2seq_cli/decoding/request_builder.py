@@ -44,7 +44,7 @@ class RequestBuilder:
                 new.append(Request(src, max_length, min_length, number=number, segment=place))
             with naming_line(number if differ else None):
                 phrases = [self._words.phrase(text) for text in line.required if text.strip()]
-                if phrases and (options.beam_size == 1 or options.diversity_groups > 1):
+                if phrases and (options.width == 1 or options.diversity_groups > 1):
                     raise UserError(
                         "required words need a beam search (--beam-size 5) without groups"
                     )

@@ -19,6 +19,7 @@ from seq2seq_cli.decoding.backends import (
     banned_words,
     load_backend,
 )
+from seq2seq_cli.decoding.default_search import read_default_search
 from seq2seq_cli.decoding.given_score import NOT_SCORED, GivenScore
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, Segment, distinct, segment_lines
@@ -80,7 +81,7 @@ class Translator:
         self.backend = _backend(model, decoder, config)
         if options.banned_words:
             banned_words(tuple(options.banned_words), tgt)  # are they words?
-        self._is_ranked = options.beam_size > 1
+        self._is_ranked = options.width > 1
         self._request_builder = RequestBuilder(tgt, options, self._search)
 
     @property
@@ -126,6 +127,8 @@ class Translator:
                     "validation.bleu_tokenize, lowercase and merge_references"
                 )
         config = load_config(run.config, overrides)
+        if (found := read_default_search(run)) is not None:
+            config = config.model_copy(update={"decoding": found.resolve(config.decoding)})
         tokenizers = load_tokenizers(run, config.tokenizer)
         asked = config.decoding.precision
         asked = "fp32" if exact and asked == "auto" else asked

@@ -13,6 +13,7 @@ from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.candidates import awaits_choice, choose_model
 from seq2seq_cli.training.checkpoints.checkpoint import NullSaver, Saver
+from seq2seq_cli.training.choose_search import choose_search
 from seq2seq_cli.training.logging.metrics_log import Monitor
 from seq2seq_cli.training.logging.summary import summarize
 from seq2seq_cli.training.nonfinite import handle_nonfinite
@@ -91,6 +92,7 @@ def train(
                     raise Interrupted(message, 128 + stop_signal)
                 return
         run.parallel.in_main(lambda: choose_model(folder, run, stop, monitor))
+        run.parallel.in_main(lambda: choose_search(folder, run))
         logger.info("%s", end_line(folder, run))
 
 

@@ -129,7 +129,7 @@ def validation_cost(config: Config, data: TrainingData) -> float:
     """Estimate what a validation costs, in epochs of training."""
     cost = _COST_OF_LOSS
     if config.validation.decode:
-        cost += _COST_OF_DECODING * config.decoding.beam_size
+        cost += _COST_OF_DECODING * config.decoding.width
     tokens, *held_out_tokens = (
         store.facts.src.tokens + store.facts.tgt.tokens for store in data.stores
     )

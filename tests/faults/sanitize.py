@@ -142,7 +142,7 @@ def search_and_score(random: Random, precision: str) -> None:
     scores = native_search.score(
         decoder.native_model, pairs, 4096, with_attention=random.random() < 0.5, threads=threads
     )
-    if config.beam_size > 1 and config.length_penalty == 0:
+    if config.width > 1 and config.alpha == 0:
         for (log_probs, _), (best, *_) in zip(scores, found, strict=True):
             assert abs(sum(log_probs) - best.score) <= 1e-3 * (1 + abs(best.score))
 

@@ -141,8 +141,8 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         "does not fit the config: encoder.1.",
     ),
     "a beam of millions": (
-        replaced("config.yaml", "beam_size: 1", "beam_size: 9999999"),
-        "at most",
+        replaced("config.yaml", "beam_size: auto", "beam_size: 9999999"),
+        "a whole number from 1 to 1,000",
     ),
     "weights of a giant": (weights_of_a_giant, "model.safetensors"),
     "weights of another shape": (

@@ -203,7 +203,7 @@ def test_wide_beam_matches_exhaustive_search(formula, alpha):
 @pytest.mark.parametrize("name", ["beam", "gnmt", "groups"])
 def test_hypothesis_score_matches_teacher_forcing(name):
     config = MODES[name]
-    formula, alpha = config.length_penalty_formula, config.length_penalty
+    formula, alpha = config.length_penalty_formula, config.alpha
     model = build(1)
     requests = make_requests(random_sources(8))
     for request, hypotheses in zip(
@@ -222,7 +222,7 @@ def naive_beam(
     model: Transformer, src: list[int], max_length: int, config: DecodingConfig
 ) -> list[tuple[float, list[int]]]:
     """Beam search of one sentence without a cache, which never stops before `max_length`."""
-    width = config.beam_size
+    width = config.width
     growing: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []
     for length in range(max_length + 1):
@@ -235,7 +235,7 @@ def naive_beam(
                 (total + log_probs[t], ids, t) for t in sorted(tokens.difference(NEVER_OUTPUT))
             ]
         candidates = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * width]
-        penalty = length_penalty(config.length_penalty_formula, config.length_penalty, length + 1)
+        penalty = length_penalty(config.length_penalty_formula, config.alpha, length + 1)
         finished += [(total / penalty, ids) for total, ids, t in candidates[:width] if t == EOS_ID]
         growing = [(total, [*ids, t]) for total, ids, t in candidates if t != EOS_ID][:width]
     return sorted(finished, key=lambda item: -item[0])[: config.n_best]

@@ -327,7 +327,7 @@ training:
         (MINIMAL, ('data.train.src="\\ud800"',), "the value is not valid YAML"),
         (MINIMAL, ("model.\udc80=1",), "write it as section.key=value"),
         (MINIMAL, ("decoding.temperature=1e-320",), "temperature: must be at least 1e-06, not"),
-        (MINIMAL, ("decoding.length_penalty=1e3",), "must be at most 10"),
+        (MINIMAL, ("decoding.length_penalty=1e3",), "a number from 0 to 10"),
         (MINIMAL, ("decoding.max_len_factor=1e300",), "must be auto or a number from 0 to 100"),
         (MINIMAL, (f"tokenizer.max_sentences={10**30}",), "must be at most 1000000000, not 1000"),
         (MINIMAL, ("model.layers=1000000",), "model.layers.encoder: must be at most 1000, not"),

@@ -31,6 +31,14 @@ def unspaced(words: str, targets: list[str]) -> list[tuple[str, str]]:
 
 
 PAIRS = sentence_pairs(600)
+FORMULAS = [
+    tuple(line.split("\t"))
+    for line in (ROOT / "data/parsing/train.tsv").read_text().splitlines()[:1_000]
+]
+QUICKSTART = zip(
+    *((ROOT / f"data/quickstart/train.{side}").read_text().splitlines() for side in ("de", "en")),
+    strict=True,
+)
 CHARACTERS, SUBWORDS = ({"src": kind, "tgt": kind} for kind in ("char", "bpe"))
 
 
@@ -229,6 +237,25 @@ def test_existing_validation_text_is_used(text, seq2seq):
             ),
             {"kind": SUBWORDS, "metric": "auto"},
         ),
+        "formulas": (
+            FORMULAS,
+            {
+                "kind": {"src": "word", "tgt": "word"},
+                "shared": False,
+                "metric": "exact_match",
+                "metrics": ("symbol_error_rate",),
+            },
+        ),
+        "formulas of sources with new words": (
+            [(f"{src} {number}", tgt) for number, (src, tgt) in enumerate(FORMULAS)],
+            {"kind": {"src": "bpe", "tgt": "word"}, "metric": "exact_match"},
+        ),
+        "too few formulas": (FORMULAS[:5], {"kind": SUBWORDS, "metric": "auto"}),
+        "formulas to sentences": (
+            [(tgt, src) for src, tgt in FORMULAS],
+            {"kind": SUBWORDS, "metric": "auto"},
+        ),
+        "sentences of few words": (QUICKSTART, {"kind": SUBWORDS, "metric": "auto"}),
         "full width": ([(f"{src} ＡＢＣ", tgt) for src, tgt in PAIRS], {"normalization": "nfkc"}),
     }.values(),
     ids=lambda value: None,
@@ -245,6 +272,29 @@ def test_options_follow_from_the_text(text, seq2seq, pairs, expected):
         "normalization": config.tokenizer.normalization.src,
     }
     assert {name: options[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("pairs", "epochs"),
+    [(FORMULAS, 18), ([(f"{n}a", f"{n}b") for n in range(6_000)], 50)],
+    ids=["formulas", "words"],
+)
+def test_the_length_of_runs_of_strings_follows_the_text(text, seq2seq, pairs, epochs):
+    """Little text has more epochs, so that it has as many updates as 50 batches per epoch."""
+    for part, expected in ((pairs, epochs), (pairs[: len(pairs) // 4], None)):
+        write_tsv(text, part)
+        assert seq2seq("init", text, "--valid-size", 0, "--yes").exit_code == 0
+        training = load_config(Path("mine.yaml")).training
+        assert training.max_steps is None
+        assert training.max_epochs == expected if expected else training.max_epochs > epochs
+        Path("mine.yaml").unlink()
+
+
+def test_a_time_limit_of_strings_is_in_epochs(text, seq2seq):
+    """And the few updates of a small text are more than its warm-up."""
+    write_tsv(text, [(f"{n}a", f"{n}b") for n in range(40)])
+    assert seq2seq("init", text, "--valid-size", 0, "--yes", "--hours", 1e-4).exit_code == 0
+    assert "epochs here" in Path("mine.yaml").read_text()
 
 
 def test_a_time_limit_is_written(text, seq2seq):

@@ -51,6 +51,19 @@ _MOST_SENTENCES = 0.1  # share of lines that end in punctuation
 _LONGEST_SYMBOLS = 3  # characters with the space between them, in the mean: such as phones
 _MARKS = ".|_-"  # that separate symbols in some texts, where this program expects spaces
 
+# A side of formulas: few words, which occur again and again, also in the same line.
+_MOST_ONCE = 0.001  # share of its words that occur once in the text
+_MOST_DISTINCT = 0.45  # share of a line's words that differ; about 0.9 in sentences
+
+# Passes over the text, by the examples in configs/; a string is learned in more of them.
+_EPOCHS_OF_SPELLING = 50
+_EPOCHS_OF_FORMULAS = 18
+_FORMULAS: Choices = {  # as configs/parsing.yaml
+    "model.layers": Choice(2, "formulas follow their sources closely"),
+    "model.dropout": Choice(0.1, "every word is frequent"),
+    "training.warmup_steps": Choice(100),
+}
+
 
 @dataclass(frozen=True)
 class Side:
@@ -61,6 +74,9 @@ class Side:
     sentences: float  # share of lines that end in punctuation
     not_nfkc: float  # share of lines that NFKC changes
     scripts: list[str]  # the main ones, the most frequent first
+    types: int  # different words
+    once: float  # share of words that occur once
+    distinct: float  # share of words that differ from others of their line
     separated: str = ""  # an example, if words look like symbols between marks, as k.æ.t
 
     @property
@@ -81,6 +97,15 @@ class Side:
     @property
     def is_symbols(self) -> bool:
         return self.words > _MOST_WORDS and self.characters <= _LONGEST_SYMBOLS * self.words
+
+    @property
+    def is_closed(self) -> bool:
+        """True if new text has hardly any words that are not here."""
+        return self.once <= _MOST_ONCE
+
+    @property
+    def is_formal(self) -> bool:
+        return self.is_closed and self.distinct <= _MOST_DISTINCT
 
     def __str__(self) -> str:
         scripts = " and ".join(self.scripts) or "no letters"
@@ -212,6 +237,8 @@ def _side(lines: Sequence[str]) -> Side:
     for other in (None, CONTROL, REPLACEMENT):
         del letters[other]
     main = [s for s, n in letters.most_common() if s and n >= _MAIN_SHARE * letters.total()]
+    words = Counter(word for line in lines for word in line.split())
+    num_words = max(1, words.total())
     ends = [unicodedata.category(line.strip()[-1]) for line in lines]
     separated = ""
     for mark in _MARKS:  # are most lines words of symbols that it separates?
@@ -220,11 +247,14 @@ def _side(lines: Sequence[str]) -> Side:
         if len(apart) > len(lines) / 2 and sum(map(len, apart)) <= _LONGEST_SYMBOLS * symbols:
             separated = separated or apart[0]
     return Side(
-        words=sum(len(line.split()) for line in lines) / len(lines),
+        words=words.total() / len(lines),
         characters=sum(map(len, lines)) / len(lines),
         sentences=ends.count("Po") / len(lines),
         not_nfkc=sum(not unicodedata.is_normalized("NFKC", line) for line in lines) / len(lines),
         scripts=main,
+        types=len(words),
+        once=list(words.values()).count(1) / num_words,
+        distinct=sum(len(set(line.split())) for line in lines) / num_words,
         separated=separated,
     )
 
@@ -248,6 +278,8 @@ def choose(
         chosen["data.on_bad_line"] = Choice("skip", reason)
     chosen |= _tokenizer(text)
     chosen |= PRESETS[preset].choices
+    if _is_formal(text):
+        chosen |= _FORMULAS
     wanted = chosen["training.tokens_per_batch"].value
     fitting = _num_tokens(text) // FEWEST_BATCHES // 128 * 128
     if fitting < wanted:
@@ -257,7 +289,19 @@ def choose(
         lr = chosen["training.lr"].value
         reason = f"{lr:g} in the preset, for the smaller batch (Malladi et al. 2022)"
         chosen["training.lr"] = Choice(float(f"{lr * math.sqrt(fitting / wanted):.1e}"), reason)
+    if _is_spelling(text) or _is_formal(text):
+        chosen = _in_epochs(chosen, text)
     return chosen | _validation(text)
+
+
+def _in_epochs(chosen: Choices, text: Text) -> dict[str, Choice]:
+    """Return options of a run of strings, whose length follows the amount of text."""
+    epochs = _EPOCHS_OF_FORMULAS if _is_formal(text) else _EPOCHS_OF_SPELLING
+    batches = max(1, _num_tokens(text) // chosen["training.tokens_per_batch"].value)
+    updates = max(batches, FEWEST_BATCHES) * epochs
+    reason = f"about {updates:,} updates; more text takes more"
+    length = {"training.max_epochs": Choice(math.ceil(updates / batches), reason)}
+    return length | {name: x for name, x in chosen.items() if name != "training.max_steps"}
 
 
 def within_hours(chosen: Choices, hours: float) -> dict[str, Choice]:
@@ -270,8 +314,11 @@ def within_hours(chosen: Choices, hours: float) -> dict[str, Choice]:
 
     pace = dry_run(time_updates, Config.model_validate(as_tree(chosen)))
     share = min(1.0, hours * 3_600 / pace.seconds_to_the_end) if pace else 1.0
-    steps = chosen["training.max_steps"].value
-    reason = f"time for about {int(share * steps):,} of {steps:,} updates here" if share < 1 else ""
+    steps = chosen.get("training.max_steps")
+    count, unit = (
+        (steps.value, "updates") if steps else (chosen["training.max_epochs"].value, "epochs")
+    )
+    reason = f"time for about {int(share * count):,} of {count:,} {unit} here" if share < 1 else ""
     return {"training.max_hours": Choice(hours, reason), **less_dropout(chosen, share)}
 
 
@@ -295,8 +342,15 @@ def _is_spelling(text: Text) -> bool:
     return tgt.is_words(_FEW_WORDS) and (src.is_symbols or src.is_words())
 
 
+def _is_formal(text: Text) -> bool:
+    """Return True if lines become formulas."""
+    return text.tgt.is_formal and not _is_spelling(text)
+
+
 def _num_tokens(text: Text) -> int:
     """Estimate the number of tokens on the longer side."""
+    if _is_formal(text):
+        return int(text.counts.pairs * max(text.src.words, text.tgt.words))
     if _is_spelling(text):
         return int(text.counts.pairs * max(text.src.characters, text.tgt.characters))
     return text.bytes_of_longer_side // _BYTES_OF_A_TOKEN
@@ -313,6 +367,11 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
             reason = "letters; symbols separated by spaces, such as phones"
             kind = Choice(kinds, reason)
             size = Choice("auto", "every character and every symbol")
+    elif _is_formal(text):
+        src: TokenizerKind = "word" if text.src.is_closed else "bpe"
+        reason = f"targets are formulas: {text.tgt.types:,} different words, all frequent"
+        kind = Choice({"src": src, "tgt": "word"} if src == "bpe" else "word", reason)
+        size = Choice("auto", "every word" if src == "word" else "every word of the target")
     else:
         kind = Choice("bpe", "no word is out of vocabulary")
         pieces = num_pieces("bpe", text.counts.pairs)
@@ -320,7 +379,9 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
         reason = f"{pieces:,} pieces for {pairs}, plus bytes and characters"
         size = Choice("auto", reason)
     chosen = {"tokenizer.kind": kind, "tokenizer.vocab_size": size}
-    if not {*text.src.scripts} & {*text.tgt.scripts}:
+    if _is_formal(text):
+        chosen["tokenizer.shared"] = Choice(False, "formulas have words of their own")
+    elif not {*text.src.scripts} & {*text.tgt.scripts}:
         chosen["tokenizer.shared"] = Choice(False, "source and target have different scripts")
     if text.src.not_nfkc:
         reason = f"{text.src.not_nfkc:.2%} of the source lines have ligatures, full-width letters …"
@@ -338,6 +399,11 @@ def _validation(text: Text) -> dict[str, Choice]:
             ("symbol_error_rate", "symbols") if text.tgt.is_symbols else ("cer", "characters")
         )
         return metric | {"validation.metrics": Choice([rate], f"error rate of {of}")}
+    if _is_formal(text):
+        return {
+            "validation.metric": Choice("exact_match", "a formula is right or wrong"),
+            "validation.metrics": Choice(["symbol_error_rate"], "error rate of words"),
+        }
     script = text.tgt.unspaced_script
     if script and (text.tgt.is_run_together or text.tgt.words <= _MOST_WORDS):
         reason = f"{script} has no spaces between words"

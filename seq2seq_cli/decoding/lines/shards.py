@@ -196,7 +196,7 @@ def described(job: "Job") -> dict[str, Any]:
     runs = []
     for run in map(RunFolder, job.run_dirs):  # everything that translations depend on
         tokenizers = sorted(path for path in run.path.glob("*.model") if path.is_file())
-        files = [run.weights(job.which), run.config, *tokenizers, run.statistics]
+        files = [run.weights(job.which), run.config, *tokenizers, run.statistics, run.search]
         runs.append(hash_of_files(path for path in files if path.exists()))
     as_json = json.dumps({"runs": runs, **options}, ensure_ascii=False)
     described: dict[str, Any] = json.loads(_as_text(as_json))

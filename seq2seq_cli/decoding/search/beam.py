@@ -96,7 +96,7 @@ class BeamSearch:
         self._batch = batch
         self._config = config
         self._num_groups = config.diversity_groups
-        self._width = config.beam_size // self._num_groups  # of a group
+        self._width = config.width // self._num_groups  # of a group
         self._is_constrained = any(request.required for request in batch.requests)
         self._finished = [
             FinishedTranslations(config.n_best, text_of, self._num_groups, self._width)
@@ -158,7 +158,7 @@ class BeamSearch:
         `score_offsets` turn logits into sums of log-probabilities.
         """
         width, chosen = self._width, list[Candidates]()
-        for first in range(0, self._config.beam_size, width):
+        for first in range(0, self._config.width, width):
             start = 0 if logits_BWV.size(1) == 1 else first
             group = (
                 logits_BWV[:, start : start + width],
@@ -208,7 +208,7 @@ class BeamSearch:
         self._finished[batch.active[row]].add(ids, score, group)
 
     def _penalty(self, length: int) -> float:
-        formula, alpha = self._config.length_penalty_formula, self._config.length_penalty
+        formula, alpha = self._config.length_penalty_formula, self._config.alpha
         return length_penalty(formula, alpha, length)
 
 

@@ -76,7 +76,7 @@ def search(
 
     lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
     most = min(config.tokens_per_batch, _MOST_TOKENS)
-    batches = bucket_by_length(lengths, lengths, most // config.beam_size)
+    batches = bucket_by_length(lengths, lengths, most // config.width)
     return _in_order(batches, translate, threads)
 
 
@@ -118,10 +118,10 @@ def _search_batch(
     forbidden_N = np.array(never, dtype=np.int64)
     options = native.SearchOptions(
         *(PAD_ID, BOS_ID, EOS_ID),
-        beam=config.beam_size,
+        beam=config.width,
         n_best=config.n_best,
         is_gnmt=config.length_penalty_formula == "gnmt",
-        alpha=config.length_penalty,
+        alpha=config.alpha,
         ngram=config.no_repeat_ngram_size,
         num_forbidden=len(forbidden_N),
         forbidden=forbidden_N.ctypes.data,

@@ -35,7 +35,7 @@ def search(
     if isinstance(decoder, CpuDecoder) and native_search.can_search(requests, config):
         threads = torch.get_num_threads()
         return native_search.search(decoder.native_model, requests, config, text_of, threads)
-    width = config.n_best if config.sampling else config.beam_size
+    width = config.n_best if config.sampling else config.width
     lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
     results: list[list[Hypothesis]] = [[] for _ in requests]
     for numbers in bucket_by_length(lengths, lengths, config.tokens_per_batch // width):
@@ -43,7 +43,7 @@ def search(
         rules = LogitRules(batch_requests, config, word_rules, decoder.device)
         batch = ActiveBatch(decoder, batch_requests, rules)
         strategy: BeamSearch | GreedySearch
-        if config.beam_size > 1:
+        if config.width > 1:
             strategy = BeamSearch(batch, config, text_of)
         else:
             strategy = GreedySearch(batch, config, decoder.vocab_size)

@@ -169,8 +169,9 @@ def length_limits(options: DecodingConfig, length: str) -> dict[str, str]:
 
 
 def _given(options: DecodingConfig) -> dict[str, Any]:
-    defaults = DecodingConfig()
-    given = {name: value for name, value in options if value != getattr(defaults, name)}
+    defaults = DecodingConfig().with_search()
+    numbers = options.with_search()
+    given = {name: value for name, value in numbers if value != getattr(defaults, name)}
     if not options.sampling:  # else CTranslate2 would sample
         for name in ("temperature", "top_k", "top_p"):
             given.pop(name, None)

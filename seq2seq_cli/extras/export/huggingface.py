@@ -177,7 +177,7 @@ class HuggingFace(Format):
         longest = options.max_length(config.data.max_length) + 1  # of the longest source
         search: dict[str, Any] = {"max_new_tokens": min(longest, self.max_positions - 1)}
         search = {**_search(special, rows), **search, "num_beams": 1, **self.search_of(options)}
-        if options.beam_size > 1:
+        if options.width > 1:
             search["early_stopping"] = "never"  # until no better result is possible
         if options.sampling:
             search = {"top_k": 0, "do_sample": True} | search  # from all tokens

@@ -102,8 +102,8 @@ class Marian(Format):
             "relative-paths": True,
             "models": [MODEL],
             "vocabs": names,
-            "beam-size": decoding.beam_size,
-            "normalize": decoding.length_penalty,
+            "beam-size": decoding.width,
+            "normalize": decoding.alpha,
         }
         if decoding.max_len_factor:
             options["max-length-factor"] = decoding.max_len_factor

@@ -128,7 +128,7 @@ def _scores(config: Config, scores: Mapping[Metric, float]) -> str:
     if not scores:
         return "The file of the weights has no validation scores."
     rows = [f"| {name} | {METRICS[name].unit} | {score:.3f} |" for name, score in scores.items()]
-    search = "greedy search" if config.decoding.beam_size == 1 else "beam search"
+    search = "greedy search" if config.decoding.width == 1 else "beam search"
     search = "sampling" if config.decoding.sampling else search
     table = "\n".join(["| metric | unit | score |", "|---|---|--:|", *rows])
     return f"On the validation text with {search}:\n\n{table}"

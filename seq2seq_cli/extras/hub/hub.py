@@ -32,7 +32,7 @@ _MOST_BYTES: dict[str, float] = {
     _CONFIG: MOST_BYTES,
     _MODEL: float("inf"),
     **dict.fromkeys(("tokenizer.model", "src.model", "tgt.model"), 64 * MEBIBYTE),
-    **dict.fromkeys(("statistics.json", "manifest.json"), 16 * MEBIBYTE),
+    **dict.fromkeys(("statistics.json", "search.json", "manifest.json"), 16 * MEBIBYTE),
     "metrics.jsonl": 256 * MEBIBYTE,
     "candidates.jsonl": MEBIBYTE,
     _CARD: MEBIBYTE,

@@ -9,6 +9,7 @@ from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.console import printable
 from seq2seq_cli.data.statistics import TextStatistics
+from seq2seq_cli.decoding.default_search import DefaultSearch, read_default_search
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.extras.inspect.costs import (
     TRAINING_FACTOR,
@@ -132,6 +133,7 @@ class RunReport:
     num_steps: int | None  # of the run
     metric: Metric  # of the run
     validation: ModelScores | None
+    search: DefaultSearch | None  # chosen when the run ended
     model: ModelReport
 
     def report(self) -> dict[str, Any]:
@@ -141,6 +143,7 @@ class RunReport:
             "weights": self.which,
             "trained": None if self.num_steps is None else {"steps": self.num_steps},
             "validation": None if self.validation is None else self.validation._asdict(),
+            "search": None if self.search is None else self.search.model_dump(),
             **self.model.report(),
         }
 
@@ -165,6 +168,7 @@ class RunReport:
                 f"dropout {shape.dropout:g}",
             ),
             ("trained", trained),
+            *([] if self.search is None else [("search", str(self.search))]),
         ]
         return "\n\n".join(
             "\n".join(f"{label:<{_LABEL}}{printable(text)}" for label, text in paragraph)
@@ -179,4 +183,5 @@ def report_run(run: RunFolder, translator: Translator, which: str) -> RunReport:
     num_steps = max([*logged, *run.all_checkpoints()], default=None)
     model = report_model(translator.tokenizers, config, translator.statistics)
     scores = read_model_scores(run.weights(which))
-    return RunReport(str(run.path), which, num_steps, config.validation.metric, scores, model)
+    metric, search = config.validation.metric, read_default_search(run)
+    return RunReport(str(run.path), which, num_steps, metric, scores, search, model)

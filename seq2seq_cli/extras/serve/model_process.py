@@ -95,8 +95,8 @@ class LoadedRun:
     def _make_variant(self, options: SearchOptions) -> Translator:
         of_run = self._translator.config.decoding
         changes: dict[str, object] = {"n_best": options.n_best}
-        if options.width > of_run.beam_size or options.with_constraints:
-            beam_size = max(of_run.beam_size, options.width)
+        if options.width > of_run.width or options.with_constraints:
+            beam_size = max(of_run.width, options.width)
             changes |= {"beam_size": beam_size, "sampling": False, "diversity_groups": 1}
         decoding = of_run.model_copy(update=changes)
         return self._translator.with_options(decoding)

@@ -257,7 +257,7 @@ def test_a_config_replaces_the_generated_one(trained, numbers, seq2seq, mono, tm
     saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     assert [corpus.get("pairs") is None for corpus in saved["data"]["train"]] == [False, True]
     assert (saved["model"]["d_model"], saved["model"]["d_ff"]) == (64, 32)
-    assert saved["decoding"]["beam_size"] == 1  # the option was the teacher's
+    assert saved["decoding"]["beam_size"] == "auto"  # the option was the teacher's
     assert "--config excludes --shape" in seq2seq(*given, "--shape", "tiny").stderr
 
 

@@ -124,6 +124,14 @@ def test_probabilities_of_continuations_are_those_of_a_distribution():
             assert make["log_probability"](beginning, impossible) == -math.inf
 
 
+def test_the_large_corpus_of_formulas_has_the_size_that_it_says(tmp_path):
+    runpy.run_path(str(ROOT / "data/make_parsing.py"))["main"](["--large", str(tmp_path)])
+    train = (tmp_path / "train.tsv").read_text().splitlines()
+    words = [line.split("\t")[1].split() for line in train]
+    assert (len(train), round(sum(map(len, words)) / len(words))) == (24_155, 44)
+    assert len({word for line in words for word in line}) == 681
+
+
 FACT = re.compile(r"(\w+) \( (x|e) (\d+)(?: , (.+))? \)")
 
 

@@ -1,0 +1,165 @@
+"""The search that a finished run's default is: greedy or a beam, and the length penalty."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from seq2seq_cli.config.metrics import METRICS
+from seq2seq_cli.decoding.default_search import (
+    DefaultSearch,
+    MeasuredSearch,
+    read_default_search,
+)
+from seq2seq_cli.decoding.requests import NotFiniteError
+from seq2seq_cli.decoding.search.beam import length_penalty
+from seq2seq_cli.decoding.translation import Translation, TranslationInput
+from seq2seq_cli.decoding.translator import Translator, input_of
+from seq2seq_cli.files import write_json
+from seq2seq_cli.metrics.metrics import Scoring, score_text
+from seq2seq_cli.metrics.references import References, group_by_source, references_of
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.run import Run, nothing
+
+logger = logging.getLogger(__name__)
+
+_BEAM = 5
+_GAIN = 0.3  # of the metric, for which a beam is worth its time
+_PENALTIES = (1.0, 0.8, 1.2, 0.6, 1.4, 0.4, 1.6, 0.2, 1.8, 0.0, 2.0)  # preferred ones first
+_FEWEST_LINES = 100  # fewer say nothing about so small a gain
+_MOST_TOKENS = 20_000  # target tokens of the lines to translate, which bound the time
+
+
+class Sample(NamedTuple):
+    """Lines of the validation text, and how their translations are scored."""
+
+    inputs: Sequence[TranslationInput]
+    references: Sequence[References]
+    scoring: Scoring
+
+    def score(self, texts: Sequence[str]) -> float:
+        (score,) = score_text(texts, self.references, self.scoring).values()
+        return score.value
+
+    def better(self, score: float, other: float) -> float:
+        """Return by how much a score is better than another one."""
+        (metric,) = self.scoring.names
+        return score - other if METRICS[metric].higher_is_better else other - score
+
+
+def choose_search(folder: RunFolder, run: Run) -> None:
+    """Measure searches with the run's model, and write the one that `auto` stands for.
+
+    It is done once for a finished run whose config has `auto`, if there are enough validation
+    lines. The model decodes as `translate` does, on the device of the training.
+    """
+    if not _awaits_search(folder, run):
+        return
+    translator = Translator.load(folder.path, run.config.training.device)
+    sample = _sample(run, translator)
+    try:
+        found = _find_search(translator, run, sample)
+    except NotFiniteError as error:
+        logger.warning("no search is chosen: %s", error)
+        return
+    run.hooks.before_write(folder.search)
+    write_json(folder.search, found.model_dump())
+    logger.info("search: %s", found)
+
+
+def _awaits_search(folder: RunFolder, run: Run) -> bool:
+    """Return True if there is something to choose, and it was not chosen for this step yet."""
+    options, valid = run.config.decoding, run.data.valid
+    is_open = "auto" in (options.beam_size, options.length_penalty) and options.beam_size != 1
+    if not is_open or options.sampling or options.diversity_groups > 1:
+        return False
+    if valid is None or not run.config.validation.decode or len(valid.pairs) < _FEWEST_LINES:
+        return False
+    before = read_default_search(folder)
+    return folder.model.exists() and (before is None or before.step != run.state.step)
+
+
+def _sample(run: Run, translator: Translator) -> Sample:
+    """Take evenly spaced sources of the validation text, with all their references."""
+    valid, scoring = run.data.valid, Scoring.of_run(run.config)
+    assert valid is not None, "the main process has read it"
+    metric = run.config.validation.metric
+    scoring = replace(
+        scoring, names=(metric if METRICS[metric].is_of_text else scoring.line_metric,)
+    )
+    groups = group_by_source(valid.pairs, merge=scoring.merge_references)
+    share = min(1.0, _MOST_TOKENS / valid.store.facts.tgt.tokens)
+    count = max(min(_FEWEST_LINES, len(groups)), int(share * len(groups)))
+    groups = [groups[number * len(groups) // count] for number in range(count)]
+    targets = [translator.tokenizers.tgt.normalize(pair.tgt) for pair in valid.pairs]
+    inputs = [input_of(valid.pairs[group[0]]) for group in groups]
+    return Sample(inputs, references_of(targets, groups), scoring)
+
+
+def _find_search(translator: Translator, run: Run, sample: Sample) -> DefaultSearch:
+    """Measure greedy search and a beam, with the best length penalty, as far as they are open."""
+    options = run.config.decoding
+    beam = _BEAM if options.beam_size == "auto" else options.width
+    beam = max(beam, options.n_best)
+    penalty = options.alpha
+    if options.length_penalty == "auto":
+        penalty = _best_penalty(translator, beam, sample)
+    sizes = [1, beam] if options.width == 1 else [beam]
+    measured = [_measure(translator, size, penalty, sample) for size in sizes]
+    *greedy, best = measured
+    is_worth_it = not greedy or sample.better(best.score, greedy[0].score) >= _GAIN
+    return DefaultSearch(
+        step=run.state.step,
+        metric=sample.scoring.names[0],
+        lines=len(sample.inputs),
+        length_penalty_formula=options.length_penalty_formula,
+        measured=tuple(measured),
+        beam_size=beam if is_worth_it else 1,
+        length_penalty=penalty,
+    )
+
+
+def _best_penalty(translator: Translator, beam: int, sample: Sample) -> float:
+    """Return the length penalty under which a beam's translations score best.
+
+    All penalties rank the translations that one search with penalty 1 has found.
+    """
+    formula = translator.config.decoding.length_penalty_formula
+    found = _with_search(translator, beam, 1.0, n_best=beam).search(sample.inputs, report=nothing)
+    scores: dict[tuple[str, ...], float] = {}
+
+    def rank_by(alpha: float) -> Callable[[Translation], float]:
+        def score(translation: Translation) -> float:
+            length = len(translation.tokens) + 1  # with EOS
+            assert translation.score is not None, "a beam ranks"
+            log_prob = translation.score * length_penalty(formula, 1.0, length)
+            return log_prob / length_penalty(formula, alpha, length)
+
+        return score
+
+    def quality(alpha: float) -> float:
+        texts = tuple(max(of_line, key=rank_by(alpha)).text for of_line in found)
+        if texts not in scores:
+            scores[texts] = sample.score(texts)
+        return sample.better(scores[texts], 0.0)
+
+    return max(_PENALTIES, key=quality)
+
+
+def _measure(translator: Translator, beam: int, penalty: float, sample: Sample) -> MeasuredSearch:
+    searching = _with_search(translator, beam, penalty)
+    started = time.perf_counter()
+    found = searching.search(sample.inputs, report=nothing)
+    seconds = time.perf_counter() - started
+    return MeasuredSearch(
+        beam_size=beam,
+        length_penalty=penalty,
+        score=sample.score([best.text for best, *_ in found]),
+        sentences_per_second=len(found) / seconds,
+    )
+
+
+def _with_search(translator: Translator, beam: int, penalty: float, n_best: int = 1) -> Translator:
+    search = {"beam_size": beam, "length_penalty": penalty, "n_best": n_best}
+    return translator.with_options(translator.config.decoding.model_copy(update=search))

@@ -1,0 +1,173 @@
+"""`decoding.beam_size: auto` and `length_penalty: auto`: what a run chooses, and who uses it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from bare_runs import stop_at
+from commands import Command
+from number_task import FAST, number_pairs, numbers_config, write_config, write_pairs
+
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.training.loop import train
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> Path:
+    """A run that ends before it has learned its task, so that searches differ."""
+    folder = tmp_path_factory.mktemp("search")
+    settings = numbers_config(folder, **FAST | {"max_steps": 24, "device": "cpu", "processes": 1})
+    settings["model"] |= {"d_model": 32, "heads": 2, "d_ff": 32}
+    settings["data"]["valid"] = write_pairs(folder, "valid", number_pairs(120, seed=2))
+    settings["validation"] = {"every": 24, "unit": "steps", "metric": "symbol_error_rate"}
+    return write_config(folder, settings)
+
+
+@pytest.fixture(scope="module")
+def run(config, seq2seq: Command) -> Path:
+    before = config.read_bytes()
+    folder = config.parent / "run"
+    result = seq2seq("train", config, "--run-dir", folder)
+    assert result.exit_code == 0, result.stderr
+    *_, search, finished = result.stderr.splitlines()
+    assert search.startswith("search: greedy: symbol_error_rate ")
+    assert "; default: " in search and finished.startswith("finished after 24 updates")
+    assert config.read_bytes() == before
+    assert yaml.safe_load((folder / "config.yaml").read_text())["decoding"]["beam_size"] == "auto"
+    return folder
+
+
+def found(run: Path) -> dict:
+    return json.loads((run / "search.json").read_text())
+
+
+def translated(seq2seq: Command, run: Path, *options: object) -> str:
+    result = seq2seq("translate", run, "-i", run.parent / "valid.src", *options)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def in_full(beam_size: int, length_penalty: float) -> tuple[object, ...]:
+    return ("-b", beam_size, "--set", f"decoding.length_penalty={length_penalty}")
+
+
+def with_search(run: Path, folder: Path, **changes: object) -> Path:
+    """A copy of the run that has chosen another search."""
+    copy = shutil.copytree(run, folder / "run")
+    (copy / "search.json").write_text(json.dumps(found(run) | changes))
+    shutil.copy(run.parent / "valid.src", folder)
+    return copy
+
+
+def test_measured_scores_are_those_of_eval(run, seq2seq):
+    greedy, beam = found(run)["measured"]
+    assert (greedy["beam_size"], beam["beam_size"]) == (1, 5)
+    for one in (greedy, beam):
+        sets = [f"decoding.{name}={one[name]}" for name in ("beam_size", "length_penalty")]
+        options = [part for one in (*sets, "decoding.precision=int8") for part in ("--set", one)]
+        report = json.loads(seq2seq("eval", run, "--json", *options).stdout)
+        assert report["symbol_error_rate"] == one["score"]
+    assert greedy["score"] != beam["score"]
+
+
+def test_the_choice_is_a_beam_if_it_gains_enough(run):
+    """Lower error rates are better."""
+    greedy, beam = found(run)["measured"]
+    gains = greedy["score"] - beam["score"] >= 0.3
+    assert found(run)["beam_size"] == (5 if gains else 1)
+
+
+@pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 0.4), (5, 0.0), (3, 2.0)])
+def test_translate_uses_what_the_run_has_chosen(run, seq2seq, tmp_path, beam_size, length_penalty):
+    changed = with_search(run, tmp_path, beam_size=beam_size, length_penalty=length_penalty)
+    default = translated(seq2seq, changed)
+    assert default == translated(seq2seq, changed, *in_full(beam_size, length_penalty))
+    assert translated(seq2seq, changed, *in_full(2, 1)) == translated(seq2seq, run, *in_full(2, 1))
+
+
+def test_an_n_best_list_needs_no_beam_size(run, seq2seq, tmp_path):
+    greedy = with_search(run, tmp_path, beam_size=1, length_penalty=0.6)
+    given = ("--n-best", 3, "--format", "tsv")
+    assert translated(seq2seq, greedy, *given) == translated(
+        seq2seq, greedy, *given, *in_full(3, 0.6)
+    )
+
+
+def test_inspect_reports_what_was_measured(run, seq2seq):
+    assert json.loads(seq2seq("inspect", run, "--json").stdout)["run"]["search"] == found(run)
+    assert "beam 5 with length penalty " in seq2seq("inspect", run).stdout
+
+
+def test_a_damaged_choice_is_refused(run, seq2seq, tmp_path):
+    damaged = with_search(run, tmp_path, beam_size=0)
+    result = seq2seq("translate", damaged, "1 2")
+    assert result.exit_code == 2
+    assert "search.json is damaged: beam_size is not valid" in result.stderr
+
+
+def test_the_choice_is_made_once_and_again_for_a_longer_run(config, run, seq2seq, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    assert seq2seq("train", config, "--run-dir", copy).exit_code == 0
+    assert found(copy) == found(run)  # with its times
+    (copy / "search.json").unlink()  # as after a crash
+    assert seq2seq("train", config, "--run-dir", copy).exit_code == 0
+    assert without_speed(copy) == without_speed(run)
+    longer = ("--set", "training.max_steps=26")
+    assert seq2seq("train", config, "--run-dir", copy, *longer).exit_code == 0
+    assert found(copy)["step"] == 26
+
+
+def without_speed(run: Path) -> dict:
+    chosen = found(run)
+    for one in chosen["measured"]:
+        del one["sentences_per_second"]
+    return chosen
+
+
+def test_a_run_that_time_has_ended_chooses_and_one_that_was_stopped_does_not(
+    config, seq2seq, tmp_path
+):
+    ended = seq2seq(
+        "train", config, "--run-dir", tmp_path / "ended", "--set", "training.max_hours=1e-9"
+    )
+    assert "(training.max_hours reached" in ended.stderr
+    assert found(tmp_path / "ended")["step"] == 1
+    stopped = tmp_path / "stopped"
+    train(load_config(config), stopped, hooks=stop_at(2))
+    assert not (stopped / "search.json").exists()
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["decoding.beam_size=1", "validation.decode=false validation.metric=loss"],
+)
+def test_no_choice_without_something_to_choose_and_translations(config, seq2seq, tmp_path, option):
+    sets = [part for one in (*option.split(), "training.max_steps=1", "training.warmup_steps=1")
+            for part in ("--set", one)]  # fmt: skip
+    result = seq2seq("train", config, "--run-dir", tmp_path / "run", *sets)
+    assert result.exit_code == 0, result.stderr
+    assert not (tmp_path / "run/search.json").exists()
+
+
+def test_a_given_beam_gets_its_length_penalty(config, seq2seq, tmp_path):
+    given = ("--set", "decoding.beam_size=3", "--set", "training.max_steps=12")
+    run = tmp_path / "run"
+    assert seq2seq("train", config, "--run-dir", run, *given).exit_code == 0
+    (measured,) = found(run)["measured"]
+    assert measured["beam_size"] == found(run)["beam_size"] == 3
+
+
+def test_other_searches_are_left_alone():
+    """Sampling and diverse groups; an n-best list has a beam that is large enough."""
+    for options, width in (
+        ({"sampling": True, "n_best": 7}, 1),
+        ({"n_best": 4, "diversity_groups": 2}, 4),
+        ({"n_best": 8}, 8),
+        ({"beam_size": 2}, 2),
+        ({}, 5),
+    ):
+        resolved = DecodingConfig(**options).with_search(5, 0.5)
+        assert (resolved.beam_size, resolved.length_penalty) == (width, 0.5)
