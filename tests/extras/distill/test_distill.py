@@ -14,7 +14,14 @@ import yaml
 from commands import Command
 from feature_task import IN_GERMAN, NAMES, write_rows
 from foreign_models import write_marian_mt
-from number_task import FAST, number_pairs, numbers_config, write_config, write_pairs
+from number_task import (
+    FAST,
+    as_ensemble,
+    number_pairs,
+    numbers_config,
+    write_config,
+    write_pairs,
+)
 
 from seq2seq_cli import Translator
 from seq2seq_cli.commands.diff import differing_results
@@ -246,6 +253,10 @@ def test_an_ensemble_teaches_and_real_pairs_are_mixed_in(trained, seq2seq, mono,
     assert translated["pairs"] == str(output / "distilled/pairs.jsonl")
     assert (mixed["src"], mixed["tgt"], mixed["weight"]) == (real["src"], real["tgt"], 2)
     assert len(rows_of(output / "distilled/pairs.jsonl")) > 100
+    ensemble = as_ensemble(tmp_path / "ensemble", [trained, trained])
+    same = ("distill", ensemble, "--src", mono, "--output", output, *STUDENT, *given)
+    again = seq2seq(*same, "--beam-size", 2)
+    assert (again.exit_code, again.stdout) == (0, result.stdout), again.stderr
 
 
 def test_a_config_replaces_the_generated_one(trained, numbers, seq2seq, mono, tmp_path):
