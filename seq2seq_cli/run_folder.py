@@ -37,6 +37,7 @@ class RunFolder:
         self.log = path / "train.log"
         self.lock = path / "lock"
         self.distilled = path / "distilled"
+        self.diversified = path / "diversified"
 
     @property
     def exists(self) -> bool:
@@ -66,7 +67,9 @@ class RunFolder:
         record = read_json(self.ensemble)
         count = record.get("members") if isinstance(record, dict) else None
         if type(count) is not int or not 1 <= count <= MOST_MEMBERS:
-            raise DamagedFileError(f"{self.ensemble} is damaged: it is not the record of an ensemble")
+            raise DamagedFileError(
+                f"{self.ensemble} is damaged: it is not the record of an ensemble"
+            )
         return [self.member(number) for number in range(1, count + 1)]
 
     def checkpoint(self, step: int) -> Path:

@@ -92,7 +92,9 @@ class Translator:
     def model(self) -> "Transformer":
         """The only model. Raises UserError for an ensemble."""
         if len(self.models) > 1:
-            raise UserError("one model is needed, but an ensemble has several: give one of its members")
+            raise UserError(
+                "one model is needed, but an ensemble has several: give one of its members"
+            )
         return self.models[0]
 
     @property

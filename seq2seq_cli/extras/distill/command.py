@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Teachers = Annotated[
     list[Path],
-    options.path_argument("TEACHER", "Run folder; an ensemble, or several with the same vocabulary."),
+    options.path_argument("TEACHER", "Run folder; several with the same vocabulary: an ensemble."),
 ]
 Source = Annotated[
     Path,

@@ -1,8 +1,8 @@
-"""Processes that train on one machine: those of a run, or some for each of several runs.
+"""Processes that train on one machine: several of one run, or one for each of several runs.
 
-Processes of one run are started with PyTorch's elastic launcher. It is what `torchrun` uses: each process runs the same function and finds its rank in its
-environment (`process_group.py`). The process that starts the others does not train; it waits for
-them, forwards SIGTERM, and reports why one of them failed.
+PyTorch's elastic launcher, which `torchrun` uses, starts the processes of one run: each runs the
+same function and finds its rank in its environment (`process_group.py`). The process that starts
+the others does not train; it waits for them, forwards SIGTERM, and reports why one of them failed.
 """
 
 import functools
