@@ -62,8 +62,9 @@ def diversify(
             corpora.append(corpus)
         begun = load_config(RunFolder(runs["forward"]).config)
         mixed = on_more_text(begun, corpora, made)
-        for name, final, source in (("mixed", mixed, None), ("final", tuned(mixed), runs["mixed"])):
-            finish_training(name, final, runs[name], source, folder)
+        final = tuned(mixed, runs["mixed"])
+        finish_training(folder / "mixed.json", mixed, runs["mixed"], None)
+        finish_training(folder / "final.json", final, output, runs["mixed"])
         models = [hash_of_files([RunFolder(path).model]) for path in runs.values()]
         report = Stage(folder / "report.json", {"models": models})
         return report.finish(lambda: ([], make_report(begun, runs, folder / "backward", made)))
@@ -106,14 +107,13 @@ def _with(config: Config, updates: Mapping[str, Mapping[str, Any]]) -> Config:
 
 def train_teachers(teachers: Mapping[str, Config], folder: Path) -> None:
     """Train the models that translate, side by side if there are two cores."""
+    config = teachers["forward"]
+    works = [functools.partial(train, each, folder / name) for name, each in teachers.items()]
 
     def make() -> tuple[Sequence[Path], Facts]:
-        works = [functools.partial(train, config, folder / name) for name, config in given]
-        launch_each(works, min(len(works), members_at_once(given[0][1])))
+        launch_each(works, min(len(works), members_at_once(config)))
         return [RunFolder(folder / name).model for name in teachers], {}
 
-    given = list(teachers.items())
-    config = given[0][1]
     texts = [text_inputs(text) for text in (config.train_text, config.valid_text) if text]
     inputs = {"config": config.model_dump(mode="json"), "texts": texts}
     Stage(folder / "teachers.json", inputs).finish(make)
@@ -152,8 +152,10 @@ def on_more_text(begun: Config, corpora: Sequence[Corpus], made: Mapping[str, Fa
     return _with(begun, {"data": {"train": tuple(corpora)}, "training": limits})
 
 
-def tuned(mixed: Config) -> Config:
-    """Return the config to go on with: less dropout, a lower learning rate, half of the updates."""
+def tuned(mixed: Config, source: Path) -> Config:
+    """Return the config to go on with from the run `source`: less dropout, a lower learning rate,
+    half of the updates.
+    """
     training, model = mixed.training, mixed.model
     share = _TUNING["updates"] / _UPDATES
     update = {
@@ -163,16 +165,14 @@ def tuned(mixed: Config) -> Config:
         "lr": training.lr * _TUNING["lr"],
     }
     dropout = {"dropout": model.dropout * _TUNING["dropout"]}
-    return _with(mixed, {"training": update, "model": dropout})
+    return _with(mixed, {"training": update, "model": dropout, "tokenizer": {"reuse": source}})
 
 
 def _times(factor: float, limit: int | None) -> int | None:
     return limit and math.ceil(factor * limit)
 
 
-def finish_training(
-    name: str, config: Config, run_dir: Path, source: Path | None, folder: Path
-) -> None:
+def finish_training(record: Path, config: Config, run_dir: Path, source: Path | None) -> None:
     """Train a model on the text with its translations, or go on with it."""
 
     def make() -> tuple[Sequence[Path], Facts]:
@@ -180,7 +180,7 @@ def finish_training(
         return [RunFolder(run_dir).model], {}
 
     inputs = {"config": config.model_dump(mode="json"), "text": text_inputs(config.train_text)}
-    Stage(folder / f"{name}.json", inputs).finish(make)
+    Stage(record, inputs).finish(make)
 
 
 def make_report(
