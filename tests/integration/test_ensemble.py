@@ -100,7 +100,8 @@ def test_an_interrupted_ensemble_is_resumed_and_grows(config, ensemble, seq2seq,
 
 def test_the_table_has_the_scores_that_eval_prints(config, ensemble, seq2seq):
     shown = trained(seq2seq, config, ensemble, "--ensemble", 2)
-    rows = dict(line.rsplit(maxsplit=1) for line in shown.splitlines() if line[:1] in "me")
+    lines = [line for line in shown.splitlines() if line.startswith(("member ", "ensemble "))]
+    rows = dict(line.rsplit(maxsplit=1) for line in lines)
     for name, run in (("ensemble", ensemble), ("member 2", ensemble / "members/2")):
         loss = json.loads(answered(seq2seq, "eval", run, "--json"))["loss"]
         assert float(rows[name]) == pytest.approx(loss, abs=6e-4)
