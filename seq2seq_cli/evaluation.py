@@ -280,7 +280,8 @@ def _score_references(translator: Translator, held_out: HeldOut) -> tuple[float,
         batch = make_batch(store, scored[indices]).to(models[0].device)
         hidden = [m.forward_hidden(batch.src_BS, batch.tgt_in_BT, Packed) for m in models]
         labels_BT = hidden[0][1].pack_ids(batch.labels_BT, IGNORE_INDEX)
-        rows = (x.flatten(0, 1).split(_ROWS_AT_ONCE) for x in (labels_BT, *(s for s, _ in hidden)))
+        both = (labels_BT, *(states_BTD for states_BTD, _ in hidden))
+        rows = (torch.split(x.flatten(0, 1), _ROWS_AT_ONCE) for x in both)
         for labels_R, *states in zip(*rows, strict=True):
             logits = [m.projection(x_RD) for m, x_RD in zip(models, states, strict=True)]
             logits_RV = mean_of_probabilities(logits)
