@@ -126,7 +126,10 @@ def edited(change: Callable[[dict], object], config: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c["data"].update(direction="both"), "takes no tags, no features"),
+        (
+            lambda c: (c["data"].update(direction="both"), c.update(tokenizer={"kind": "word"})),
+            "takes no tags, no features",
+        ),
         (lambda c: c["data"]["train"].update(tag="<x>"), "takes no tags, no features"),
         (lambda c: c["data"].update(valid=None), "diversify needs data.valid"),
     ],
