@@ -20,6 +20,7 @@ from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.data.batch_plan import Indices, bucket_by_length
 from seq2seq_cli.data.batches import IGNORE_INDEX, make_batch
 from seq2seq_cli.data.token_store import TokenStore, open_store
+from seq2seq_cli.decoding.engines.base import mean_of_probabilities
 from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.requests import NotFiniteError, not_finite
 from seq2seq_cli.decoding.translator import LONGEST_PAIR, Translator, check_features
@@ -234,19 +235,21 @@ def evaluate(
     computes NaN or infinity is NaN or infinite, and its translations may be empty.
     """
     scoring = scoring or Scoring.of_run(translator.config)
-    model, cuts = translator.model, list[Cuts]()
+    models, cuts = translator.models, list[Cuts]()
     pairs = held_out.pairs if decode else []
     groups = group_by_source(pairs, merge=scoring.merge_references)
     firsts = [pairs[group[0]] for group in groups]
-    was_training = model.training
-    model.eval()
+    was_training = models[0].training
+    for model in models:
+        model.eval()
     try:
         loss, correct, num_tokens = _score_references(translator, held_out)
         hypotheses = translator.translate_pairs(firsts, cuts.append) if decode else []
     except NotFiniteError:
         loss, hypotheses = math.nan, [""] * len(firsts)
     finally:
-        model.train(was_training)
+        for model in models:
+            model.train(was_training)
     raw = [pair.tgt for pair in pairs]
     normalize = str if scoring.test_set else translator.tokenizers.tgt.normalize
     targets = [normalize(target) for target in raw]
@@ -275,17 +278,19 @@ def evaluate(
 def _score_references(translator: Translator, held_out: HeldOut) -> tuple[float, int, int]:
     """Return the summed loss in nats, the correctly predicted tokens, and all tokens."""
     loss, correct, num_tokens = 0.0, 0, 0
-    model, store, scored = translator.model, held_out.store, held_out.scored
+    models, store, scored = translator.models, held_out.store, held_out.scored
     config = translator.config
     budget = min(config.training.batch_budget, config.decoding.tokens_per_batch)
     plan = bucket_by_length(store.src.lengths()[scored], store.tgt.lengths()[scored], budget)
     for indices in plan:
-        batch = make_batch(store, scored[indices]).to(model.device)
-        states_BTD, layout = model.forward_hidden(batch.src_BS, batch.tgt_in_BT, Packed)
-        labels_BT = layout.pack_ids(batch.labels_BT, IGNORE_INDEX)
-        chunks = (torch.split(x.flatten(0, 1), _ROWS_AT_ONCE) for x in (states_BTD, labels_BT))
-        for states_RD, labels_R in zip(*chunks, strict=True):
-            logits_RV = model.projection(states_RD)
+        batch = make_batch(store, scored[indices]).to(models[0].device)
+        hidden = [m.forward_hidden(batch.src_BS, batch.tgt_in_BT, Packed) for m in models]
+        labels_BT = hidden[0][1].pack_ids(batch.labels_BT, IGNORE_INDEX)
+        both = (labels_BT, *(states_BTD for states_BTD, _ in hidden))
+        rows = (torch.split(x.flatten(0, 1), _ROWS_AT_ONCE) for x in both)
+        for labels_R, *states in zip(*rows, strict=True):
+            logits = [m.projection(x_RD) for m, x_RD in zip(models, states, strict=True)]
+            logits_RV = mean_of_probabilities(logits)
             loss += float(
                 F.cross_entropy(logits_RV, labels_R, ignore_index=IGNORE_INDEX, reduction="sum")
             )

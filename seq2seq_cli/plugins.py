@@ -22,7 +22,7 @@ class Extra(NamedTuple):
 EXTRAS = {
     "clean": Extra(("command",), ()),
     "convert": Extra(("import_command", "trim_command"), ()),
-    "distill": Extra(("command",), ()),
+    "distill": Extra(("command", "diversify_command"), ()),
     "export": Extra(("command",), ()),
     "hub": Extra(("command",), ("huggingface_hub",)),
     "inspect": Extra(("attend_command", "inspect_command"), ()),

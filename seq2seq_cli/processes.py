@@ -65,6 +65,17 @@ def call_in_new_process(work: Callable[[], Result]) -> Result:
         return future.result()
 
 
+def call_in_process(context: BaseContext, work: Callable[[], Result]) -> Result:
+    """Call `work` in a new process of a `process_context`, in which signals are blocked.
+
+    Raises what it raised, or ProcessDiedError.
+    """
+    with ProcessPoolExecutor(1, context) as pool, _death_reported():
+        with held_signals(signal.SIGINT, signal.SIGTERM):
+            future = pool.submit(work)
+        return future.result()
+
+
 def _call(work: Callable[[], Result]) -> Result:
     threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
     unblock_signals()

@@ -12,11 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import MEBIBYTE, lock, naming, read_bounded
+from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.files import MEBIBYTE, lock, naming, read_bounded, read_json
 
 logger = logging.getLogger(__name__)
 
+MOST_MEMBERS = 100  # of an ensemble
 _SECONDS_BETWEEN_TRIES = 0.5  # to lock a run
 
 
@@ -37,11 +38,40 @@ class RunFolder:
         self.log = path / "train.log"
         self.lock = path / "lock"
         self.distilled = path / "distilled"
+        self.diversified = path / "diversified"
 
     @property
     def exists(self) -> bool:
         """True if a run exists here: its config is written last before training."""
         return self.config.is_file()
+
+    @property
+    def ensemble(self) -> Path:
+        """The file that makes this an ensemble, written when all of its members are trained."""
+        return self.path / "ensemble.json"
+
+    def member(self, number: int) -> "RunFolder":
+        """Return the run of a member of an ensemble; the first has number 1."""
+        return RunFolder(self.path / "members" / str(number))
+
+    def members(self, which: str = "best") -> list["RunFolder"]:
+        """Return the runs of an ensemble, or this one alone; `which` names their weights.
+
+        Raises UserError if they cannot be a file, for links that lead out of the folder, and if its
+        record is damaged.
+        """
+        if not self.ensemble.is_file():
+            return [self]
+        if which.endswith(".safetensors"):
+            raise UserError(f"--model {which} belongs to one run, but {self.path} is an ensemble")
+        self.reject_escaping_links()
+        record = read_json(self.ensemble)
+        count = record.get("members") if isinstance(record, dict) else None
+        if type(count) is not int or not 1 <= count <= MOST_MEMBERS:
+            raise DamagedFileError(
+                f"{self.ensemble} is damaged: it is not the record of an ensemble"
+            )
+        return [self.member(number) for number in range(1, count + 1)]
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / _step_name(step)
@@ -95,6 +125,17 @@ class RunFolder:
         if not self.path.is_dir():
             raise UserError(f"there is no run folder {self.path}")
         if not self.config.is_file():
+            first = self.member(1).path
+            if self.ensemble.is_file():
+                raise UserError(
+                    f"{self.path} is an ensemble, but one model is needed: give a member, such as "
+                    f"{first}"
+                )
+            if first.parent.is_dir():
+                raise UserError(
+                    f"{self.path} is an ensemble that is not trained yet: the same command of "
+                    "train resumes it"
+                )
             raise UserError(f"{self.path} is not a run folder: it has no {self.config.name}")
         self.reject_escaping_links()
 

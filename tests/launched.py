@@ -72,6 +72,12 @@ def wait_forever() -> None:
     threading.Event().wait()  # as in a validation of hours, without a collective
 
 
+def signal_and_wait(pid: int, number: signal.Signals) -> None:
+    """Send a process a signal, and wait until it passes it on."""
+    os.kill(pid, number)
+    wait_forever()
+
+
 def fail_in_the_other(config: Config, action: Callable[[], None]) -> None:
     """The main process waits outside of collectives while the other one fails."""
     with process_group(config) as parallel:

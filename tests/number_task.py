@@ -1,6 +1,9 @@
 """A task that a tiny model learns in seconds: digits are translated to their names."""
 
+import json
 import random
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -49,3 +52,11 @@ def write_config(folder: Path, config: dict, name: str = "numbers.yaml") -> Path
     path = folder / name
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+def as_ensemble(folder: Path, runs: Sequence[Path]) -> Path:
+    """Copy runs to a folder that has them as its members."""
+    for number, run in enumerate(runs, 1):
+        shutil.copytree(run, folder / "members" / str(number))
+    (folder / "ensemble.json").write_text(json.dumps({"members": len(runs)}))
+    return folder

@@ -91,6 +91,11 @@ class Translator:
 
     @property
     def model(self) -> "Transformer":
+        """The only model. Raises UserError for an ensemble."""
+        if len(self.models) > 1:
+            raise UserError(
+                "one model is needed, but an ensemble has several: give one of its members"
+            )
         return self.models[0]
 
     @property
@@ -113,12 +118,15 @@ class Translator:
     ) -> Self:
         """Load a run's best model, its last, or a kept step, with `key=value` overrides.
 
-        With `exact`, `decoding.precision: auto` is fp32. Raises UserError if a file is missing or
-        damaged or does not fit the others.
+        The run may be an ensemble. With `exact`, `decoding.precision: auto` is fp32. Raises
+        UserError if a file is missing or damaged or does not fit the others.
         """
         if isinstance(overrides, str):
             raise TypeError("overrides is a list of key=value; a single one is [override]")
-        run = RunFolder(Path(run_dir))
+        run, *others = RunFolder(Path(run_dir)).members(which)
+        if others:
+            load = functools.partial(cls.load, which=which, exact=exact)
+            return cls.ensemble([load(one.path, device, overrides) for one in (run, *others)])
         weights = run.weights(which)
         for override in overrides:
             if not override.startswith(_OVERRIDABLE):

@@ -48,7 +48,7 @@ def test_translator_can_be_copied_and_pickled(trained, precision):
     both = Translator.ensemble([one, one])
     for translator in (one, both):
         for copied in (copy.deepcopy(translator), pickle.loads(pickle.dumps(translator))):
-            assert copied.model is not translator.model
+            assert copied.models[0] is not translator.models[0]
             assert type(copied.decoder) is type(translator.decoder)
             assert copied.translate(lines) == translator.translate(lines)
 

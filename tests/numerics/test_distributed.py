@@ -249,6 +249,24 @@ def test_two_processes_stop_and_resume_as_one_run(whole, seq2seq, tmp_path, numb
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.slow
+def test_members_of_an_ensemble_stop_and_resume(config, seq2seq, tmp_path):
+    run, one = tmp_path / "run", "--set=training.processes=1"
+    process = start(*TRAIN, config, "--run-dir", run, "--ensemble", 3, "--set=training.log_every=1")
+    for member in "12":
+        wait_for_a_line(run / "members" / member / "metrics.jsonl", process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    assert stderr.count("stopping after this update") == 1
+    ensemble = ("train", config, "--run-dir", run, "--ensemble", 3, one, *SHORT)
+    assert seq2seq(*ensemble).exit_code == 0
+    third = ("--run-dir", tmp_path / "third", "--set=training.seed=3", one, *SHORT)
+    assert seq2seq("train", config, *third).exit_code == 0
+    found, expected = weights_of(run / "members/3"), weights_of(tmp_path / "third")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_saves_although_nobody_reads_the_messages(whole, tmp_path, processes):
     """As with `2>&1 | tee log`, where Ctrl-C ends tee, too."""

@@ -13,7 +13,7 @@ from typer.main import get_command
 from seq2seq_cli.cli import app
 
 VERBS = {
-    "train": {"config", "run_dir", "source", "allow_changed", "overrides", "device"},
+    "train": {"config", "run_dir", "source", "ensemble", "allow_changed", "overrides", "device"},
     "average": {"run_dir", "last", "best", "steps", "output", "force", "device"},
     "verify-resume": {"config", "steps", "interruptions", "overrides", "device"},
     "translate": {
@@ -163,6 +163,9 @@ VERBS = {
         *("config", "beam_size", "sampling", "precision", "tag", "input_format"),
         *("max_length_ratio", "drop_worst", "shards", "processes", "as_json", "overrides"),
         *("device", "model"),
+    },
+    "diversify": {
+        *("config", "output", "beam_size", "processes", "as_json", "overrides", "device"),
     },
     "import": {"source", "run_dir", "langs", "verify", "text"},
     "trim": {"run_dir", "text", "output", "fields", "model"},

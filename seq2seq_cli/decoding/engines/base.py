@@ -98,16 +98,24 @@ class Ensemble:
         )
 
 
+def mean_of_probabilities(logits: Sequence[Tensor]) -> Tensor:
+    """Return logits whose softmax is the mean of the given ones' softmaxes; their shapes are equal.
+
+    The logits of a single model are returned as they are.
+    """
+    if len(logits) == 1:
+        return logits[0]
+    return torch.stack([each.log_softmax(dim=-1) for each in logits]).logsumexp(dim=0)
+
+
 class EnsembleDecodingState:
     def __init__(self, members: Sequence[DecodingState], vocab_size: int) -> None:
         self._members = members
         self._vocab_size = vocab_size
 
     def logits(self, last_BW: Tensor) -> Tensor:
-        """Return logits whose softmax is the mean of the members' softmaxes."""
         logits = [member.logits(last_BW)[..., : self._vocab_size] for member in self._members]
-        log_probs = [logits_BWV.log_softmax(dim=-1) for logits_BWV in logits]
-        return torch.stack(log_probs).logsumexp(dim=0)
+        return mean_of_probabilities(logits)
 
     def reorder(self, origin_BW: Tensor) -> None:
         for member in self._members:

@@ -1,1 +1,1 @@
-"""Distills teachers into a student: a small model that learns from their translations."""
+"""Models that learn from translations of others: small students, models of diversified text."""

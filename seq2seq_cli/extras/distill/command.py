@@ -125,7 +125,6 @@ def make_task(
     """Make the task that these options describe. Raises UserError if they exclude each other."""
     if config is not None and (shape or pairs or valid):
         raise UserError("--config excludes --shape, --pairs and --valid")
-    options.check_model_of_runs(model, teachers)
     from seq2seq_cli.decoding.lines.stream import Job
     from seq2seq_cli.extras.distill.distillation import Task
     from seq2seq_cli.extras.distill.filters import Filters
@@ -139,7 +138,7 @@ def make_task(
     of_student = [option for option in given if not option.startswith("decoding.")]
     of_student += [f"training.device={device}"] if device else []
     teacher = Job(
-        run_dirs=tuple(teachers),
+        run_dirs=options.members_of(model, teachers),
         device=device or "auto",
         overrides=(*search, *more, *of_teacher),
         which=model,

@@ -16,9 +16,9 @@ from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.lines.stream import Job, translate_stream
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
-from seq2seq_cli.extras.distill.filters import Filters, filter_pairs
+from seq2seq_cli.extras.distill.filters import Filters, filter_pairs, hash_of_pair
 from seq2seq_cli.extras.distill.source import LONGEST, clean_source
-from seq2seq_cli.extras.distill.stages import Facts, Stage, locked
+from seq2seq_cli.extras.distill.stages import Facts, Stage, locked, text_inputs
 from seq2seq_cli.extras.distill.student import Shape, write_config
 from seq2seq_cli.extras.distill.student_report import Report
 from seq2seq_cli.metrics.metrics import Scoring
@@ -43,13 +43,14 @@ class Task:
     source: Path
     output: Path
     filters: Filters
-    real: ParallelText | None  # pairs to mix in
-    valid: ParallelText | None
-    shape: Shape | None
-    config: Config | None  # of the student, in place of a generated one; its text is mixed in
-    overrides: Sequence[str]  # of the student's config
-    num_shards: int | None
-    processes: int | None
+    known: ParallelText | None = None  # pairs that are not made again
+    real: ParallelText | None = None  # pairs to mix in
+    valid: ParallelText | None = None
+    shape: Shape | None = None
+    config: Config | None = None  # of the student, not a generated one; its text is mixed in
+    overrides: Sequence[str] = ()  # of the student's config
+    num_shards: int | None = None
+    processes: int | None = None
 
     @property
     def folder(self) -> Path:
@@ -74,19 +75,13 @@ def distill(task: Task) -> dict[str, Any]:
         raise UserError(f"--src {task.source}: there is no such file (a stream can be read once)")
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        pairs = Stage(folder / "pairs.json", pairs_inputs(task, valid))
-        if (facts := pairs.facts()) is None:
-            if run.exists:
-                raise UserError(
-                    f"{run.path} was distilled from another source, by another teacher or with "
-                    "other options, or its files have changed: choose another --output"
-                )
-            if task.config is None:  # mistakes are reported before the translation
-                student_config(task, valid.corpora, valid, teacher)
-            facts = pairs.finish(lambda: make_pairs(task, valid, teacher))
+        if task.config is None and not run.exists:  # report mistakes before the translation
+            student_config(task, valid.corpora, valid, teacher)
+        facts = finished_pairs(task, valid, teacher, run)
         source, translations = facts["source"], facts["translations"]
         config = student_config(task, corpora_of(folder, translations), valid, teacher)
-        inputs = {"config": config.model_dump(mode="json"), "pairs": hash_of_files([pairs.record])}
+        pairs = hash_of_files([pairs_record(task)])
+        inputs = {"config": config.model_dump(mode="json"), "pairs": pairs}
         Stage(folder / "student.json", inputs).finish(lambda: train_student(task, config))
         report = Stage(folder / "report.json", report_inputs(task, valid))
         return report.finish(lambda: ([], make_report(task, teacher, valid, source, translations)))
@@ -108,6 +103,25 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
     return found
 
 
+def pairs_record(task: Task) -> Path:
+    return task.folder / "pairs.json"
+
+
+def finished_pairs(task: Task, valid: ParallelText, teacher: Config, student: RunFolder) -> Facts:
+    """Return the facts of the translated pairs, which are made unless they are there.
+
+    Raises UserError if they are not what the run `student` has begun to learn from.
+    """
+    pairs = Stage(pairs_record(task), pairs_inputs(task, valid))
+    if pairs.facts() is None and student.exists:
+        raise UserError(
+            f"{student.path} has learned from another source, from other translations or with "
+            "other options, or its files have changed: choose another --output"
+        )
+    task.folder.mkdir(exist_ok=True)
+    return pairs.finish(lambda: make_pairs(task, valid, teacher))
+
+
 def pairs_inputs(task: Task, valid: ParallelText) -> Facts:
     """Return everything that the pairs depend on."""
     return {
@@ -115,12 +129,9 @@ def pairs_inputs(task: Task, valid: ParallelText) -> Facts:
         "longest": LONGEST,
         "teacher": described(task.teacher),
         "filters": asdict(task.filters),
-        "held_out": _text_inputs(valid),
+        "held_out": text_inputs(valid),
+        **({} if task.known is None else {"known": text_inputs(task.known)}),
     }
-
-
-def _text_inputs(text: ParallelText) -> Facts:
-    return {"files": hash_of_files(text.files), "options": text.options}
 
 
 def make_pairs(task: Task, valid: ParallelText, teacher: Config) -> tuple[Sequence[Path], Facts]:
@@ -133,7 +144,7 @@ def make_pairs(task: Task, valid: ParallelText, teacher: Config) -> tuple[Sequen
         "longest": LONGEST,
         "format": task.teacher.input_format,
         "features": has_features,
-        "held_out": _text_inputs(valid),
+        "held_out": text_inputs(valid),
     }
 
     def clean() -> tuple[Sequence[Path], Facts]:
@@ -148,12 +159,14 @@ def make_pairs(task: Task, valid: ParallelText, teacher: Config) -> tuple[Sequen
         raise UserError(f"{task.source} has no lines to translate")
     logger.info(f"translating {cleaned['kept']:,} of {cleaned['lines']:,} lines")
     parts = translate_source(task, source, cleaned["kept"])
+    known = [] if task.known is None else readable_pairs(task.known, "skip")
     files, kept = filter_pairs(
         source,
         parts,
         folder,
         tokenizers.tgt,
         task.filters,
+        {hash_of_pair(pair.src, pair.tgt) for _, pair in known},
         has_features=has_features,
         tag=teacher.decoding.tag,
     )
@@ -217,7 +230,7 @@ def report_inputs(task: Task, valid: ParallelText) -> Facts:
     return {
         "teacher": described(_searching(task.teacher)),
         "student": hash_of_files([RunFolder(task.output).model]),
-        "held_out": _text_inputs(valid),
+        "held_out": text_inputs(valid),
     }
 
 

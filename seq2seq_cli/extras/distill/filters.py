@@ -4,7 +4,7 @@ import itertools
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ _RULES = {
     ),
     "length ratio": rules.is_ratio_outlier,
 }
-RULES = ("kept", *_RULES, "worst scores")
+RULES = ("kept", *_RULES, "known pair", "worst scores")
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,15 @@ def read_translations(source: Path, parts: Sequence[Path]) -> Iterator[Translate
         yield Translated(json.loads(line), text, float(log_prob.removeprefix("log_prob= ")))
 
 
-def judge(lines: Iterator[Translated], tgt: Tokenizer, filters: Filters) -> npt.NDArray[np.int8]:
-    """Return the number of the rule in `RULES` for each line.
+def hash_of_pair(src: str, tgt: str) -> int:
+    """Return a hash of this process, which white space does not change."""
+    return hash((" ".join(src.split()), " ".join(tgt.split())))
+
+
+def judge(
+    lines: Iterator[Translated], tgt: Tokenizer, filters: Filters, known: Set[int] = frozenset()
+) -> npt.NDArray[np.int8]:
+    """Return the number of the rule in `RULES` for each line; `known`: hashes of pairs to drop.
 
     The score of a translation is its log-probability, divided by its number of tokens with EOS.
     """
@@ -78,7 +85,10 @@ def judge(lines: Iterator[Translated], tgt: Tokenizer, filters: Filters) -> npt.
         ]
         profile = profile or rules.profile_of(pairs, characters)
         batch = rules.Batch(pairs, characters, limits, profile)
-        verdicts.extend(rules.judge(batch, table).tolist())
+        is_known = [hash_of_pair(pair.src, pair.tgt) in known for pair in pairs]
+        found = rules.judge(batch, table)
+        found[(found == 0) & np.array(is_known)] = RULES.index("known pair")
+        verdicts.extend(found.tolist())
         ids = tgt.to_ids_batch([line.text for line in chunk])
         scores.extend(line.log_prob / (len(row) + 1) for line, row in zip(chunk, ids, strict=True))
     rules_L = np.array(verdicts, np.int8)
@@ -94,6 +104,7 @@ def filter_pairs(
     folder: Path,
     tgt: Tokenizer,
     filters: Filters,
+    known: Set[int],
     *,
     has_features: bool,
     tag: str | None,
@@ -102,7 +113,7 @@ def filter_pairs(
 
     `tag` is the tag of sources that have none. Raises UserError if no pair is left.
     """
-    rules_L = judge(read_translations(source, parts), tgt, filters)
+    rules_L = judge(read_translations(source, parts), tgt, filters, known)
     dropped = Counter(RULES[rule] for rule in rules_L[rules_L != 0].tolist())
     names: dict[str | None, str] = {}
     writers: dict[str, Any] = {}

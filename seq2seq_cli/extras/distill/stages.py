@@ -1,4 +1,4 @@
-"""Stages of a distillation: a finished one is made again only if its inputs change."""
+"""Stages of a command: a finished one is made again only if its inputs change."""
 
 import json
 import logging
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync, lock, read_json, write_json
 from seq2seq_cli.text.corpus import hash_of_files
@@ -16,6 +17,11 @@ from seq2seq_cli.text.corpus import hash_of_files
 logger = logging.getLogger(__name__)
 
 Facts = dict[str, Any]  # what a stage tells those after it and the report, as JSON
+
+
+def text_inputs(text: ParallelText) -> Facts:
+    """Return everything that the pairs of a text depend on."""
+    return {"files": hash_of_files(text.files), "options": text.options}
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,10 @@ def written(path: Path) -> Iterator[Callable[[Any], None]]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from distilling in this folder while the block runs."""
+    """Keep other processes from doing the same in this folder while the block runs."""
     with (folder / "lock").open("ab") as file:
         try:
             lock(file.fileno())
         except BlockingIOError:
-            raise UserError(f"another process is distilling in {folder}") from None
+            raise UserError(f"another process runs this command in {folder}") from None
         yield

@@ -58,8 +58,9 @@ def push(run_dir: Path, repo: str, is_public: bool, branch: str | None, license_
     api = _api()
     import huggingface_hub as hub
 
-    translator = Translator.load(run_dir, "cpu")
     run = RunFolder(run_dir)
+    run.ensure_is_run()
+    translator = Translator.load(run_dir, "cpu")
     with tempfile.TemporaryDirectory() as temporary:
         files = _portable_files(run, Path(temporary), translator, repo, license_name)
         with _hub_errors(repo):

@@ -26,8 +26,9 @@ class RunToServe:
 
     def file_stamps(self) -> list[tuple[Path, int, int, int]]:
         """Return what changes when a file of the model is replaced."""
-        folder = RunFolder(self.run_dir)
-        stats = [(path, path.stat()) for path in (folder.weights(self.which), folder.config)]
+        runs = RunFolder(self.run_dir).members(self.which)
+        files = (path for run in runs for path in (run.weights(self.which), run.config))
+        stats = [(path, path.stat()) for path in files]
         return [(path, s.st_ino, s.st_size, s.st_mtime_ns) for path, s in stats]
 
 
@@ -45,8 +46,9 @@ class ServedRun:
         Raises UserError if they or the model are missing or damaged, or if the languages are
         unknown or the same.
         """
-        folder = RunFolder(run.run_dir)
-        folder.weights(run.which)  # raises UserError if they are missing
+        folder, *others = RunFolder(run.run_dir).members(run.which)
+        for each in (folder, *others):
+            each.weights(run.which)  # raises UserError if they are missing
         config = load_config(folder.config)
         languages = run.languages or languages_of(config.data)
         if languages is None:

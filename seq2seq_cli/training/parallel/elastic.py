@@ -15,6 +15,7 @@ together with its address, are ignored.
 import errno
 import ipaddress
 import logging
+import multiprocessing
 import os
 import secrets
 import signal
@@ -77,9 +78,9 @@ def seconds_of_copies(number: int) -> float:
 
     `torchrun` forwards SIGINT and SIGTERM, `launcher.py` SIGINT only if no terminal sends it.
     """
-    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
-    is_ctrl_c = number == signal.SIGINT and run_id == RUN_ID and has_terminal()
-    return _SECONDS_OF_COPIES if run_id is not None and not is_ctrl_c else 0.0
+    is_ctrl_c = number == signal.SIGINT and not is_started_by_torchrun() and has_terminal()
+    is_started = "TORCHELASTIC_RUN_ID" in os.environ or multiprocessing.parent_process() is not None
+    return _SECONDS_OF_COPIES if is_started and not is_ctrl_c else 0.0
 
 
 @contextmanager

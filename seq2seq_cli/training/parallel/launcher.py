@@ -1,10 +1,11 @@
-"""Data-parallel training on one machine: starts its processes with PyTorch's elastic launcher.
+"""Processes that train on one machine: several of one run, or one for each of several runs.
 
-It is what `torchrun` uses: each process runs the same function and finds its rank in its
-environment (`process_group.py`). The process that starts the others does not train; it waits for
-them, forwards SIGTERM, and reports why one of them failed.
+PyTorch's elastic launcher, which `torchrun` uses, starts the processes of one run: each runs the
+same function and finds its rank in its environment (`process_group.py`). The process that starts
+the others does not train; it waits for them, forwards SIGTERM, and reports why one of them failed.
 """
 
+import functools
 import itertools
 import logging
 import multiprocessing
@@ -13,7 +14,8 @@ import signal
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
@@ -29,6 +31,8 @@ from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.processes import (
+    ProcessDiedError,
+    call_in_process,
     end_with_parent,
     has_terminal,
     held_signals,
@@ -155,6 +159,51 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
         return cast(Result, results[0])
 
 
+def launch_each(works: Sequence[Callable[[], None]], at_once: int) -> None:
+    """Call each in a new process of this machine, at most so many at once, which share its cores.
+
+    One of them at a time shows its progress. When all have ended, raises what the first that failed
+    has raised, a UserError before Interrupted; after a signal, no further one is called.
+    """
+    if not hasattr(signal, "SIGUSR2"):  # Windows
+        raise UserError("--ensemble needs the signals of Linux or macOS: train single runs")
+    context = process_context(*TRAINING_IMPORTS)
+    num_threads = max(1, torch.get_num_threads() // at_once)
+    screen = threading.Lock()
+
+    def call(work: Callable[[], None]) -> None:
+        is_shown = screen.acquire(blocking=False)
+        try:
+            logs = is_shown and is_logging_to_stderr()
+            call_in_process(context, functools.partial(_alone, work, folder, num_threads, logs))
+        except ProcessDiedError:
+            if received:
+                raise Interrupted("interrupted", 128 + max(received)) from None
+            raise
+        finally:
+            if is_shown:
+                screen.release()
+
+    with (
+        tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as name,
+        _forwarded_signals(folder := Path(name)) as received,
+        ThreadPoolExecutor(at_once) as threads,
+    ):
+        futures = [threads.submit(call, work) for work in works]
+        wait(futures)
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, Interrupted)):
+        raise error
+
+
+def _alone(work: Callable[[], None], folder: Path, num_threads: int, logs: bool) -> None:
+    """Run in a new process of `launch_each`."""
+    if not logs:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    _start_in_process(folder, num_threads, logs)
+    work()
+
+
 @contextmanager
 def _forwarded_signals(folder: Path) -> Iterator[set[int]]:
     """Forward SIGTERM to the processes while the block runs, and SIGINT where no terminal does.
@@ -206,22 +255,27 @@ def _silent_loggers() -> Iterator[None]:
             logger.setLevel(level)
 
 
+def _start_in_process(folder: Path, num_threads: int, logs: bool) -> None:
+    """Prepare a new process to train. Raises Interrupted if a signal came before it."""
+    threading.Thread(target=end_with_parent, args=(_PARENT_IS_GONE,), daemon=True).start()
+    torch.set_num_threads(num_threads)
+    if logs:
+        log_to_stderr()
+    unblock_signals()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if (folder / f"signal-{number}").exists():
+            raise Interrupted("interrupted", 128 + number)
+
+
 def _in_worker(
     work: Callable[[], Result], folder: Path, num_threads: int, logs: bool
 ) -> Result | None:
     """Run in each new process: call `work`, and leave in `folder` why it failed, if it did."""
-    threading.Thread(target=end_with_parent, args=(_PARENT_IS_GONE,), daemon=True).start()
-    torch.set_num_threads(num_threads)
     if Path("/sys/class/net/lo").exists():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine needs no other network
-    if logs:
-        log_to_stderr()
     status = 0
     try:
-        unblock_signals()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if (folder / f"signal-{number}").exists():
-                raise Interrupted("interrupted", 128 + number)
+        _start_in_process(folder, num_threads, logs)
         result = work()
         return result if os.environ["RANK"] == "0" else None
     except KeyboardInterrupt:

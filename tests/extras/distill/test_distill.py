@@ -1,20 +1,26 @@
 """Distillation: what is translated, what is learned from, and that no interruption changes it."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 from commands import Command
+from ended import ended
 from feature_task import IN_GERMAN, NAMES, write_rows
 from foreign_models import write_marian_mt
-from number_task import FAST, number_pairs, numbers_config, write_config, write_pairs
+from number_task import (
+    FAST,
+    as_ensemble,
+    number_pairs,
+    numbers_config,
+    write_config,
+    write_pairs,
+)
 
 from seq2seq_cli import Translator
 from seq2seq_cli.commands.diff import differing_results
@@ -29,18 +35,6 @@ STUDENT = (
     *("--set", "training.max_steps=20", "--set", "training.warmup_steps=2"),
     *("--set", "training.save_every=10", "--set", "training.tokens_per_batch=512"),
 )
-
-# Ends the process by a signal before a file of this name becomes complete.
-ENDED = """
-import os, sys
-name, number = sys.argv.pop(1), int(sys.argv.pop(1))
-def end(event, arguments):
-    if event == "os.rename" and os.path.basename(arguments[1]) == name:
-        os.kill(os.getpid(), number)
-sys.addaudithook(end)
-from seq2seq_cli.cli import main
-main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +67,7 @@ def test_interruptions_in_every_stage_change_nothing(trained, seq2seq, mono, stu
     output = tmp_path / "student"
     command = ["distill", trained, "--src", mono, "--output", output, *STUDENT]
 
-    def end(name: str, number: signal.Signals) -> None:
-        given = [name, str(int(number)), *map(str, command)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        call = [sys.executable, "-c", ENDED, *given]
-        ended = subprocess.run(call, env=environment, capture_output=True, text=True)
-        status = -signal.SIGKILL if number == signal.SIGKILL else 128 + number
-        assert ended.returncode == status, (name, ended.stderr)
-
+    end = partial(ended, command)
     end("source.jsonl", signal.SIGKILL)
     end("part-2", signal.SIGINT)
     # Another machine may translate a shard.
@@ -246,6 +233,10 @@ def test_an_ensemble_teaches_and_real_pairs_are_mixed_in(trained, seq2seq, mono,
     assert translated["pairs"] == str(output / "distilled/pairs.jsonl")
     assert (mixed["src"], mixed["tgt"], mixed["weight"]) == (real["src"], real["tgt"], 2)
     assert len(rows_of(output / "distilled/pairs.jsonl")) > 100
+    ensemble = as_ensemble(tmp_path / "ensemble", [trained, trained])
+    same = ("distill", ensemble, "--src", mono, "--output", output, *STUDENT, *given)
+    again = seq2seq(*same, "--beam-size", 2)
+    assert (again.exit_code, again.stdout) == (0, result.stdout), again.stderr
 
 
 def test_a_config_replaces_the_generated_one(trained, numbers, seq2seq, mono, tmp_path):
@@ -303,7 +294,7 @@ def test_other_inputs_need_another_run(trained, seq2seq, mono, student, tmp_path
         ("--src", mono, *STUDENT, "--drop-worst", 50),
     ):
         given = (trained, *options, "--output", copy)
-        refused(seq2seq, given, "was distilled from another source")
+        refused(seq2seq, given, "has learned from another source")
     with (copy / "distilled/pairs.jsonl").open("a") as file:
         file.write("\n")
     given = (trained, "--src", mono, *STUDENT, "--output", copy)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command
-from number_task import number_pairs
+from number_task import as_ensemble, number_pairs
 from safetensors.torch import load_file
 from served import Served, serving
 
@@ -29,6 +29,13 @@ def expected(names_run: Path) -> dict[str, str]:
 
 
 # The contract of LibreTranslate
+
+
+def test_an_ensemble_of_equal_members_answers_as_the_run(names_run, server: Served, tmp_path):
+    ensemble = as_ensemble(tmp_path / "ensemble", [names_run, names_run])
+    with serving(ensemble, "--processes", 1) as served:
+        text = "three one four. nine"
+        assert served.translate(text) == server.translate(text)
 
 
 def test_json_form_and_query_get_the_same_answer(server: Served):

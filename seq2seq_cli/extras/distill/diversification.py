@@ -1,0 +1,208 @@
+"""`seq2seq diversify`: models of both directions translate the training text for a final model.
+
+Data diversification (Nguyen et al. 2020) with one model of each direction in one round, and further
+training with less dropout.
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seq2seq_cli.commands.compare import compare_systems
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.types import BySide
+from seq2seq_cli.console import table
+from seq2seq_cli.decoding.lines.stream import Job
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.distill.distillation import Task, corpora_of, finished_pairs
+from seq2seq_cli.extras.distill.filters import Filters
+from seq2seq_cli.extras.distill.stages import Facts, Stage, locked, text_inputs, written
+from seq2seq_cli.extras.distill.student_report import translated
+from seq2seq_cli.metrics.metrics import Scoring
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.corpus import hash_of_files, readable_pairs
+from seq2seq_cli.training.ensemble import members_at_once
+from seq2seq_cli.training.loop import train
+from seq2seq_cli.training.parallel.launcher import launch_each
+
+_FILTERS = Filters(max_length_ratio=3.0, drop_worst=0.0)
+# The recipe of benchmarks/translation_quality.md, as multiples of what the config has.
+_UPDATES = 1.5
+_TUNING = {"updates": 0.75, "warmup_steps": 1 / 3, "lr": 1 / 2, "dropout": 2 / 3}
+
+
+def diversify(
+    config: Config, output: Path, search: Sequence[str], processes: int | None
+) -> dict[str, Any]:
+    """Train a model on a text and its translations; return the report as text and as JSON.
+
+    `search`: overrides for the translations, which so many processes make. Every finished stage
+    stays finished: the same call goes on where another one was interrupted. Raises UserError for
+    text that cannot be turned around, and if the folder has another run.
+    """
+    run, folder = RunFolder(output), RunFolder(output).diversified
+    if not run.exists:
+        run.ensure_new_or_empty()
+    elif not folder.is_dir():
+        raise UserError(f"{run.path} is a run already: choose another --output")
+    teachers = {"forward": config, "backward": turned_around(config)}
+    runs = {"forward": folder / "forward", "mixed": folder / "mixed", "final": output}
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        train_teachers(teachers, folder)
+        corpora, made = list(config.data.train), dict[str, Facts]()
+        for name, teacher in teachers.items():
+            job = Job((folder / name,), config.training.device, (*search,), input_format="jsonl")
+            known = ParallelText((*corpora,), teacher.data.direction)
+            corpus, made[name] = translate_text(job, teacher, known, runs["mixed"], processes)
+            corpora.append(corpus)
+        begun = load_config(RunFolder(runs["forward"]).config)
+        mixed = on_more_text(begun, corpora, made)
+        final = tuned(mixed, runs["mixed"])
+        finish_training(folder / "mixed.json", mixed, runs["mixed"], None)
+        finish_training(folder / "final.json", final, output, runs["mixed"])
+        models = [hash_of_files([RunFolder(path).model]) for path in runs.values()]
+        report = Stage(folder / "report.json", {"models": models})
+        return report.finish(lambda: ([], make_report(begun, runs, folder / "backward", made)))
+
+
+def turned_around(config: Config) -> Config:
+    """Return the config for the other direction, with the options of the sides exchanged.
+
+    Raises UserError for text that has no other direction, and without validation text.
+    """
+    text = config.train_text
+    if text.direction == "both" or text.has_features or text.tags or config.decoding.tag:
+        raise UserError(
+            "diversify translates both sides of data.train: it takes no tags, no features, and no "
+            "data.direction: both"
+        )
+    if config.valid_text is None:
+        raise UserError("diversify needs data.valid, to choose and to compare models")
+    direction = "reverse" if text.direction == "forward" else "forward"
+    tokenizer = {
+        name: value.model_copy(update={"src": value.tgt, "tgt": value.src})
+        for name, value in config.tokenizer
+        if isinstance(value, BySide)
+    }
+    sampling = config.training.subword_sampling
+    sampling = sampling.model_copy(update={"src": sampling.tgt, "tgt": sampling.src})
+    updates: dict[str, dict[str, Any]] = {
+        "data": {"direction": direction},
+        "tokenizer": tokenizer,
+        "training": {"subword_sampling": sampling},
+    }
+    return _with(config, updates)
+
+
+def _with(config: Config, updates: Mapping[str, Mapping[str, Any]]) -> Config:
+    """Return the config with other values in its sections."""
+    sections = {name: getattr(config, name).model_copy(update=new) for name, new in updates.items()}
+    return config.model_copy(update=sections)
+
+
+def train_teachers(teachers: Mapping[str, Config], folder: Path) -> None:
+    """Train the models that translate, side by side if there are two cores."""
+    config = teachers["forward"]
+    works = [functools.partial(train, each, folder / name) for name, each in teachers.items()]
+
+    def make() -> tuple[Sequence[Path], Facts]:
+        launch_each(works, min(len(works), members_at_once(config)))
+        return [RunFolder(folder / name).model for name in teachers], {}
+
+    texts = [text_inputs(text) for text in (config.train_text, config.valid_text) if text]
+    inputs = {"config": config.model_dump(mode="json"), "texts": texts}
+    Stage(folder / "teachers.json", inputs).finish(make)
+
+
+def translate_text(
+    job: Job, teacher: Config, known: ParallelText, mixed: Path, processes: int | None
+) -> tuple[Corpus, Facts]:
+    """Translate the source side of a teacher's training text; return the new pairs, and facts.
+
+    Pairs of `known` are left out. Raises UserError if the run `mixed` has learned from others.
+    """
+    (run,) = job.run_dirs
+    source = run.with_suffix(".jsonl")
+    if not source.exists():
+        with written(source) as write:
+            for _, pair in readable_pairs(teacher.train_text, teacher.data.on_bad_line):
+                write({"src": pair.src})
+    task = Task(job, source, run, _FILTERS, known=known, processes=processes)
+    valid = teacher.valid_text
+    assert valid is not None, "it was checked"
+    facts = finished_pairs(task, valid, load_config(RunFolder(run).config), RunFolder(mixed))
+    (corpus,) = corpora_of(task.folder, facts["translations"])
+    fields = ("src", "tgt") if teacher.data.direction == "forward" else ("tgt", "src")
+    return corpus.model_copy(update={"fields": fields}), facts
+
+
+def on_more_text(begun: Config, corpora: Sequence[Corpus], made: Mapping[str, Facts]) -> Config:
+    """Return the config of the forward model for its text with the translations: more updates."""
+    training, lines = begun.training, made["forward"]["source"]["lines"]
+    added = sum(facts["translations"]["pairs"] for facts in made.values())
+    epochs = training.max_epochs and math.ceil(
+        _UPDATES * training.max_epochs * lines / (lines + added)
+    )
+    limits = {"max_epochs": epochs, "max_steps": _times(_UPDATES, training.max_steps)}
+    return _with(begun, {"data": {"train": tuple(corpora)}, "training": limits})
+
+
+def tuned(mixed: Config, source: Path) -> Config:
+    """Return the config to go on with from the run `source`: less dropout, a lower learning rate,
+    half of the updates.
+    """
+    training, model = mixed.training, mixed.model
+    share = _TUNING["updates"] / _UPDATES
+    update = {
+        "max_epochs": _times(share, training.max_epochs),
+        "max_steps": _times(share, training.max_steps),
+        "warmup_steps": _times(_TUNING["warmup_steps"], training.warmup_updates),
+        "lr": training.lr * _TUNING["lr"],
+    }
+    dropout = {"dropout": model.dropout * _TUNING["dropout"]}
+    return _with(mixed, {"training": update, "model": dropout, "tokenizer": {"reuse": source}})
+
+
+def _times(factor: float, limit: int | None) -> int | None:
+    return limit and math.ceil(factor * limit)
+
+
+def finish_training(record: Path, config: Config, run_dir: Path, source: Path | None) -> None:
+    """Train a model on the text with its translations, or go on with it."""
+
+    def make() -> tuple[Sequence[Path], Facts]:
+        train(config, run_dir, source=source)
+        return [RunFolder(run_dir).model], {}
+
+    inputs = {"config": config.model_dump(mode="json"), "text": text_inputs(config.train_text)}
+    Stage(record, inputs).finish(make)
+
+
+def make_report(
+    config: Config, runs: Mapping[str, Path], backward: Path, made: Mapping[str, Facts]
+) -> Facts:
+    """Compare the models on the validation text; say what was added, and how long they trained."""
+    valid = config.valid_text
+    assert valid is not None, "it was checked"
+    pairs = [pair for _, pair in readable_pairs(valid, "skip")]
+    device = config.training.device
+    systems = [translated(name, Job((run,), device), pairs)[0] for name, run in runs.items()]
+    comparison = compare_systems(systems, pairs, Scoring.of_run(config), "bootstrap")
+    added = {name: facts["translations"]["pairs"] for name, facts in made.items()}
+    dropped = {name: facts["translations"]["dropped"] for name, facts in made.items()}
+    minutes = {name: _minutes(run) for name, run in {**runs, "backward": backward}.items()}
+    rows = [["", "pairs added", "minutes of training"]]
+    for name, number in minutes.items():
+        rows.append([name, f"{added[name]:,}" if name in added else "", f"{number:.1f}"])
+    report = {"pairs": added, "dropped": dropped, "minutes": minutes, **comparison.report()}
+    return {"table": f"{comparison.table()}\n\n{table(rows)}", "report": report}
+
+
+def _minutes(run: Path) -> float:
+    seconds = [point.get("train/seconds", 0.0) for point in RunFolder(run).metrics_points()]
+    return max(seconds, default=0.0) / 60

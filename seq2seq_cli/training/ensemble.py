@@ -1,0 +1,87 @@
+"""Ensembles: models of one config that differ in their seeds, trained side by side."""
+
+import functools
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.console import table
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.evaluation import evaluate_corpus
+from seq2seq_cli.files import write_json
+from seq2seq_cli.machine import num_cores
+from seq2seq_cli.metrics.metrics import Scoring
+from seq2seq_cli.model.device import choose_device
+from seq2seq_cli.model.weights import read_model_scores
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.loop import train
+from seq2seq_cli.training.parallel.launcher import launch_each
+from seq2seq_cli.training.setup import with_training
+
+logger = logging.getLogger(__name__)
+
+
+def train_ensemble(
+    config: Config,
+    run_dir: Path,
+    num_members: int,
+    *,
+    source: Path | None = None,
+    allow_changed: Sequence[str] = (),
+) -> None:
+    """Train the members of an ensemble, each as `train` does, with seeds from the config's on.
+
+    On a CPU one trains on each core, on a GPU one after the other. An interrupted ensemble is
+    resumed, and a trained one gets further members. Raises UserError for what the user can correct,
+    and Interrupted when all members have saved after a signal.
+    """
+    folder = RunFolder(run_dir)
+    if folder.exists:
+        raise UserError(f"{run_dir} is a run already: choose another --run-dir for the ensemble")
+    if not folder.member(1).path.parent.is_dir():
+        folder.ensure_new_or_empty()
+    works = [
+        functools.partial(
+            train,
+            with_training(config, seed=config.training.seed + number - 1),
+            folder.member(number).path,
+            source=source,
+            allow_changed=allow_changed,
+        )
+        for number in range(1, num_members + 1)
+    ]
+    at_once = min(num_members, members_at_once(config))
+    logger.info(f"training {num_members:,} members in {run_dir}, {at_once:,} at once")
+    launch_each(works, at_once)
+    write_json(folder.ensemble, {"members": num_members})
+    if config.valid_text is not None:
+        logger.info("%s", scores_of(folder, config))
+
+
+def members_at_once(config: Config) -> int:
+    """Return how many members train side by side: one on each core, or for each process asked."""
+    if choose_device(config.training.device).type != "cpu":
+        return 1
+    asked = config.training.processes
+    cores = min(num_cores(), torch.get_num_threads())
+    return max(1, cores // (1 if asked == "auto" else asked))
+
+
+def scores_of(folder: RunFolder, config: Config) -> str:
+    """Return a table of the validation scores of the members and of the ensemble."""
+    logger.info("validating the ensemble")
+    ensemble = Translator.load(folder.path, config.training.device, exact=True)
+    settled, text = ensemble.config.validation, config.valid_text
+    assert text is not None, "the caller has checked it"
+    scoring = Scoring.of_run(ensemble.config)
+    scores = evaluate_corpus(ensemble, text, decode=settled.decode, scoring=scoring)
+    names = dict.fromkeys((settled.metric, "loss"))
+    found = [read_model_scores(member.weights()) for member in folder.members()]
+    rows = {f"member {n}": each.scores for n, each in enumerate(found, 1) if each is not None}
+    rows["ensemble"] = scores.metrics()
+    shown = [[row, *(f"{of_row[name]:.3f}" for name in names)] for row, of_row in rows.items()]
+    return table([["validation", *names], *shown])

@@ -1,0 +1,151 @@
+"""Diversification: whose translations are added, and that no interruption changes the result."""
+
+import json
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Command
+from ended import ended
+from number_task import FAST, NAMES, numbers_config, write_config, write_pairs
+
+from seq2seq_cli.commands.diff import differing_results
+
+ONE = ("--set", "training.processes=1", "--device", "cpu")
+
+
+def ambiguous_pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """Digits and their names, each in one of two forms, so that translations differ."""
+    generator = random.Random(seed)
+    pairs = []
+    for _ in range(count):
+        digits = generator.choices(range(10), k=generator.randint(1, 4))
+        src = (f"{digit}" if generator.random() < 0.7 else f"{digit}." for digit in digits)
+        tgt = (NAMES[d] if generator.random() < 0.7 else NAMES[d].upper() for d in digits)
+        pairs.append((" ".join(src), " ".join(tgt)))
+    return pairs
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("diversify")
+    options = numbers_config(folder, **FAST, max_steps=120, save_every=60)
+    options["data"] = {
+        "train": write_pairs(folder, "train", ambiguous_pairs(300, seed=1)),
+        "valid": write_pairs(folder, "valid", ambiguous_pairs(40, seed=2)),
+    }
+    options["model"]["dropout"] = 0.15
+    return write_config(folder, options)
+
+
+@pytest.fixture(scope="module")
+def diversified(config: Path, seq2seq: Command) -> Path:
+    """A run that was made without interruptions."""
+    output = config.parent / "run"
+    result = seq2seq("diversify", config, "--output", output, *ONE)
+    assert result.exit_code == 0, result.stderr
+    return output
+
+
+def rows_of(path: Path) -> set[tuple[str, str]]:
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return {(row["src"], row["tgt"]) for row in rows}
+
+
+def sides_of(path: Path, name: str) -> list[list[str]]:
+    return [(path / f"{name}.{side}").read_text().splitlines() for side in ("src", "tgt")]
+
+
+def test_both_directions_add_new_pairs(config, diversified, seq2seq, tmp_path):
+    folder = diversified / "diversified"
+    sources, targets = sides_of(config.parent, "train")
+    held_out = sides_of(config.parent, "valid")
+    original = set(zip(sources, targets, strict=True))
+    forward = rows_of(folder / "forward/distilled/pairs.jsonl")
+    backward = {(tgt, src) for src, tgt in rows_of(folder / "backward/distilled/pairs.jsonl")}
+    assert forward and backward
+    assert not original & (forward | backward)
+    assert not forward & backward
+    assert {src for src, _ in forward} <= {*sources} - {*held_out[0]}
+    assert {tgt for _, tgt in backward} <= {*targets} - {*held_out[1]}
+    for run, text in (("forward", sources), ("backward", targets)):
+        (tmp_path / "text").write_text("".join(f"{line}\n" for line in text))
+        translate = ("translate", folder / run, "--beam-size", 5, "--input", tmp_path / "text")
+        made = zip(text, seq2seq(*translate).stdout.splitlines(), strict=True)
+        added = forward if run == "forward" else {(tgt, src) for src, tgt in backward}
+        assert added <= {*made}
+    data = yaml.safe_load((diversified / "config.yaml").read_text())["data"]["train"]
+    assert [corpus.get("fields") for corpus in data] == [None, ["src", "tgt"], ["tgt", "src"]]
+
+
+def test_the_recipe_and_its_report(config, diversified, seq2seq):
+    names = ("diversified/forward", "diversified/backward", "diversified/mixed", ".")
+    saved = [yaml.safe_load((diversified / name / "config.yaml").read_text()) for name in names]
+    forward, backward, _, final = saved
+    assert backward["data"]["direction"] == "reverse"
+    assert [each["training"]["max_steps"] for each in saved] == [120, 120, 180, 90]
+    assert final["training"]["lr"] == forward["training"]["lr"] / 2
+    assert final["model"]["dropout"] == pytest.approx(0.1)
+    assert final["tokenizer"]["reuse"] == str(diversified / "diversified/mixed")
+    again = seq2seq("diversify", config, "--output", diversified, *ONE, "--json")
+    report = json.loads(again.stdout)
+    systems = {row["system"]: row for row in report["metrics"]["chrf"]["systems"]}
+    for name, run in (("forward", diversified / names[0]), ("final", diversified)):
+        scores = json.loads(seq2seq("eval", run, "--json").stdout)
+        assert systems[name]["score"] == pytest.approx(scores["chrf"], abs=2)  # int8, not fp32
+    pairs = [len(rows_of(diversified / name / "distilled/pairs.jsonl")) for name in names[:2]]
+    assert [*report["pairs"].values()] == pairs
+    assert all(dropped["known pair"] > 0 for dropped in report["dropped"].values())
+    assert all(minutes > 0 for minutes in report["minutes"].values())
+
+
+def test_interruptions_in_every_stage_change_nothing(config, seq2seq, diversified, tmp_path):
+    output = tmp_path / "run"
+    command = ("diversify", config, "--output", output, *ONE)
+    ended(command, "teachers.json", signal.SIGKILL)
+    ended(command, "part-1", signal.SIGINT)
+    ended(command, "pairs.jsonl", signal.SIGKILL)
+    ended(command, "step-00000090", signal.SIGKILL)
+    assert seq2seq(*command).exit_code == 0
+    for name in (".", "diversified/forward", "diversified/backward", "diversified/mixed"):
+        assert differing_results(output / name, diversified / name) == []
+    for name in ("forward", "backward"):
+        pairs = f"diversified/{name}/distilled/pairs.jsonl"
+        assert (output / pairs).read_bytes() == (diversified / pairs).read_bytes()
+
+
+def edited(change: Callable[[dict], object], config: Path) -> Path:
+    options = yaml.safe_load(config.read_text())
+    change(options)
+    return write_config(config.parent, options, "edited.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda c: (c["data"].update(direction="both"), c.update(tokenizer={"kind": "word"})),
+            "takes no tags, no features",
+        ),
+        (lambda c: c["data"]["train"].update(tag="<x>"), "takes no tags, no features"),
+        (lambda c: c["data"].update(valid=None), "diversify needs data.valid"),
+    ],
+)
+def test_what_cannot_be_turned_around(config, seq2seq, tmp_path, change, message):
+    result = seq2seq("diversify", edited(change, config), "--output", tmp_path / "run", *ONE)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_options_need_another_run(config, diversified, trained, seq2seq):
+    command = ("diversify", config, *ONE, "--output")
+    for output, options, message in (
+        (diversified, ("--beam-size", 2), "has learned from another source"),
+        (diversified, ("--set", "model.layers=2"), "holds a run of another config"),
+        (trained, (), "is a run already: choose another --output"),
+    ):
+        result = seq2seq(*command, output, *options)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr

@@ -1,0 +1,163 @@
+"""Ensembles: members are ordinary runs, and the folder is used as one run."""
+
+import json
+import os
+import shutil
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+from commands import Command
+from launched import signal_and_wait
+from number_task import FAST, numbers_config, write_config
+from seams import signal_after
+
+from seq2seq_cli import Translator
+from seq2seq_cli.commands.diff import differing_results
+from seq2seq_cli.errors import Interrupted
+from seq2seq_cli.processes import ProcessDiedError
+from seq2seq_cli.training.parallel.launcher import launch_each
+
+LINES = ("1 2 3", "", "9 0 4 4", "5")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ensemble")
+    options = numbers_config(folder, 200, **FAST, max_steps=20, save_every=10)
+    options["model"] |= {"d_model": 16, "d_ff": 16, "dropout": 0.1}
+    return write_config(folder, options)
+
+
+@pytest.fixture(scope="module")
+def ensemble(config: Path, seq2seq: Command) -> Path:
+    run = config.parent / "ensemble"
+    trained(seq2seq, config, run, "--ensemble", 2)
+    return run
+
+
+def trained(seq2seq: Command, config: Path, run: Path, *options: object) -> str:
+    # It names processes, so that they are forks of one that has made the imports of all tests.
+    one = ("--set", "training.processes=1", "--device", "cpu")
+    result = seq2seq("train", config, "--run-dir", run, *one, *options)
+    assert result.exit_code == 0, result.stderr
+    return result.stderr
+
+
+def refused(seq2seq: Command, message: str, *arguments: object) -> None:
+    result = seq2seq(*arguments)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+def answered(seq2seq: Command, *arguments: object) -> str:
+    result = seq2seq(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_members_are_the_runs_of_their_seeds(config, ensemble, seq2seq, tmp_path):
+    trained(seq2seq, config, tmp_path / "run", "--set", "training.seed=2")
+    assert differing_results(tmp_path / "run", ensemble / "members/2") == []
+    assert differing_results(tmp_path / "run", ensemble / "members/1") != []
+
+
+def test_the_folder_is_used_as_its_members_together(ensemble, seq2seq, numbers, tmp_path):
+    first, second = (ensemble / "members" / name for name in "12")
+    for search in ((), ("--beam-size", 3, "--format", "tsv", "--log-probs")):
+        together = answered(seq2seq, "translate", first, "--ensemble", second, *search, *LINES)
+        assert answered(seq2seq, "translate", ensemble, *search, *LINES) == together
+    assert (
+        Translator.load(ensemble).translate(LINES)
+        == answered(seq2seq, "translate", ensemble, *LINES).splitlines()
+    )
+    text = ("--src", numbers / "test.src", "--ref", numbers / "test.tgt")
+    scores = json.loads(answered(seq2seq, "eval", ensemble, *text, "--json"))
+    rows = [row.split("\t") for row in answered(seq2seq, "score", ensemble, *text).splitlines()]
+    loss = -sum(float(log_prob) for log_prob, *_ in rows)
+    assert loss / scores["num_tokens"] == pytest.approx(scores["loss"], abs=1e-3)
+    members = [
+        json.loads(answered(seq2seq, "eval", one, *text, "--json")) for one in (first, second)
+    ]
+    assert scores["loss"] < sum(one["loss"] for one in members) / 2
+
+
+def test_an_interrupted_ensemble_is_resumed_and_grows(config, ensemble, seq2seq, tmp_path):
+    run = tmp_path / "run"
+    member = ("train", config, "--run-dir", run / "members/2", "--set", "training.seed=2")
+    with signal_after(5):
+        assert seq2seq(*member, "--set", "training.processes=1", "--device", "cpu").exit_code == 130
+    refused(seq2seq, "is an ensemble that is not trained yet", "translate", run, "1")
+    table = trained(seq2seq, config, run, "--ensemble", 2)
+    for name in "12":
+        assert differing_results(run / "members" / name, ensemble / "members" / name) == []
+    kept = {path: path.stat().st_mtime_ns for path in run.glob("members/*/model.safetensors")}
+    third = trained(seq2seq, config, run, "--ensemble", 3)
+    assert "member 3" in third and "member 3" not in table
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert len(Translator.load(run).models) == 3
+
+
+def test_the_table_has_the_scores_that_eval_prints(config, ensemble, seq2seq):
+    shown = trained(seq2seq, config, ensemble, "--ensemble", 2)
+    lines = [line for line in shown.splitlines() if line.startswith(("member ", "ensemble "))]
+    rows = dict(line.rsplit(maxsplit=1) for line in lines)
+    for name, run in (("ensemble", ensemble), ("member 2", ensemble / "members/2")):
+        loss = json.loads(answered(seq2seq, "eval", run, "--json"))["loss"]
+        assert float(rows[name]) == pytest.approx(loss, abs=6e-4)
+
+
+def test_what_needs_one_model_refuses_an_ensemble(config, ensemble, seq2seq, tmp_path):
+    by_name = "is an ensemble, but one model is needed: give a member, such as"
+    new = ("--run-dir", tmp_path / "new")
+    refused(seq2seq, by_name, "average", ensemble, "--last", 2)
+    refused(seq2seq, by_name, "train", config, "--from", ensemble, *new)
+    refused(seq2seq, by_name, "plot", ensemble)
+    refused(seq2seq, by_name, "diff", ensemble, ensemble)
+    refused(seq2seq, by_name, "bench", "translate", ensemble)
+    refused(seq2seq, "one model is needed, but an ensemble has several", "inspect", ensemble)
+    weights = ensemble / "members/1/model.safetensors"
+    for command in ("translate", "eval", "compare"):
+        given = (*[ensemble] * (1 + (command == "compare")), "--model", weights)
+        refused(seq2seq, "belongs to one run, but", command, *given)
+    refused(seq2seq, "choose another --run-dir", "train", config, "--run-dir", ensemble)
+    ordinary = ("--run-dir", ensemble / "members/1", "--ensemble", 2)
+    refused(seq2seq, "is a run already: choose another --run-dir", "train", config, *ordinary)
+    (tmp_path / "notes.txt").touch()
+    taken = ("--run-dir", tmp_path, "--ensemble", 2)
+    refused(seq2seq, "it contains notes.txt", "train", config, *taken)
+
+
+@pytest.mark.parametrize("count", ["0", "true", "1e9", '"2"'])
+def test_damaged_records(ensemble, seq2seq, tmp_path, count):
+    run = shutil.copytree(ensemble, tmp_path / "run", ignore=shutil.ignore_patterns("members"))
+    (run / "ensemble.json").write_text(f'{{"members": {count}}}')
+    refused(seq2seq, "it is not the record of an ensemble", "translate", run, "1")
+
+
+def test_foreign_members_do_not_lead_out_of_the_folder(ensemble, seq2seq, tmp_path):
+    run = tmp_path / "run"
+    (run / "members").mkdir(parents=True)
+    shutil.copy(ensemble / "ensemble.json", run)
+    for name in "12":
+        (run / "members" / name).symlink_to(ensemble / "members" / name)
+    refused(seq2seq, "is a link that leads out of the run folder", "translate", run, "1")
+
+
+def test_a_member_that_fails_does_not_end_the_others(imports_shared, tmp_path):
+    (tmp_path / "works").touch()
+    works = [partial(Path.unlink, tmp_path / name) for name in ("missing", "works")]
+    with pytest.raises(FileNotFoundError):
+        launch_each(works, 1)
+    assert not (tmp_path / "works").exists()
+    with pytest.raises(ProcessDiedError, match="was it out of memory"):
+        launch_each([partial(signal.raise_signal, signal.SIGKILL)], 1)
+
+
+def test_a_signal_ends_the_members_and_starts_no_more(imports_shared, tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    first = partial(signal_and_wait, os.getpid(), signal.SIGTERM)
+    with pytest.raises(Interrupted) as stop:
+        launch_each([first, partial((tmp_path / "started").touch)], 1)
+    assert (stop.value.exit_status, signal.getsignal(signal.SIGTERM)) == (143, before)
+    assert not (tmp_path / "started").exists()
