@@ -4,6 +4,7 @@
    NAME, PRECISIONS        of the table
    ROWS                    rows whose sums stay in registers
    PANELS_WITH(rows)       panels of outputs that are computed at once with so many rows
+   PREFETCHED(g, i, panel) an address; without it, AHEAD bytes beyond word i
    UNSIGNED_INPUTS         INT8: inputs are numbers of 0 to 255, 128 more than what they mean
 
    In all of them the same additions are made in the same order, so results are equal to the bit.
@@ -103,6 +104,11 @@ INLINE void finish(const Group *g, const int precision, int panel, long row, ive
     store_first(g->y + at, count, result);
 }
 
+#ifndef PREFETCHED
+#define PREFETCHED(g, i, panel) \
+    ((const char *)((g)->weight + (i) * GROUP + (panel) * LANES) + AHEAD)
+#endif
+
 /* Words are added up one after the other, so that a row's sums have the same bits in any batch. */
 INLINE void multiply_tile(const Group *g, const int precision, const int rows, const int panels,
                           long row, int panel)
@@ -116,9 +122,8 @@ INLINE void multiply_tile(const Group *g, const int precision, const int rows, c
     for (long i = 0; i < words; i++) {
         ivec weights[PANELS];
         for (int p = 0; p < panels; p++) {
-            const int32_t *weight = g->weight + i * GROUP + (panel + p) * LANES;
-            __builtin_prefetch((const char *)weight + AHEAD);
-            weights[p] = iload(weight);
+            __builtin_prefetch(PREFETCHED(g, i, panel + p));
+            weights[p] = iload(g->weight + i * GROUP + (panel + p) * LANES);
         }
         for (int r = 0; r < rows; r++) {
             int32_t word;

@@ -245,19 +245,19 @@ static void check_training(int type, long rows, long heads, long size)
 
 int main(int count, char **names)
 {
-    static const long sizes[] = {1, 3, 4, 5, 15, 16, 17, 30, 63, 64, 65, 130};
+    static const long sizes[] = {1, 3, 4, 5, 15, 16, 17, 30, 63, 64, 65, 130, 260};
     enum { SIZES = sizeof sizes / sizeof *sizes };
     if (!choose_kernels(count > 1 ? names[1] : NULL))
         return 77; /* this machine cannot run them */
     printf("kernels %s\n", kernels->name);
     begin();
-    for (long rows = 1; rows <= 40; rows += rows < 14 ? 1 : 13)
+    for (long rows = 1; rows <= 44; rows += rows < 14 ? 1 : 6)
         for (int i = 0; i < SIZES; i++)
             for (int kind = 0; kind < KINDS; kind++)
                 check_int8(rows, sizes[i], sizes[(i + rows) % SIZES], kind, (kind + rows) % KINDS);
     print("int8");
     begin();
-    for (long rows = 1; rows <= 40; rows += rows < 14 ? 1 : 13)
+    for (long rows = 1; rows <= 44; rows += rows < 14 ? 1 : 6)
         for (int i = 0; i < SIZES; i++)
             check_fp32(rows, sizes[i], sizes[(i + rows) % SIZES], (i + rows) % 3);
     print("fp32");
