@@ -218,7 +218,7 @@ def _with_values_of(begun: Config, config: Config) -> Config:
         training["tokens_per_batch"] = begun.training.batch_budget
     decoding = {
         option: getattr(begun.decoding, option)
-        for option in ("max_len_factor", "max_len_extra")
+        for option in ("beam_size", "length_penalty", "max_len_factor", "max_len_extra")
         if getattr(config.decoding, option) == "auto"
     }
     validation: dict[str, Any] = {}

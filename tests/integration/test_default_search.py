@@ -160,6 +160,17 @@ def test_a_given_beam_gets_its_length_penalty(config, seq2seq, tmp_path):
     assert measured["beam_size"] == found(run)["beam_size"] == 3
 
 
+def test_a_run_with_numbers_keeps_them(config, seq2seq, tmp_path):
+    """As runs of earlier versions have, when the same command resumes them."""
+    numbers = ("--set", "decoding.beam_size=1", "--set", "decoding.length_penalty=1.0")
+    given = ("train", config, "--run-dir", tmp_path / "run", "--set", "training.max_steps=12")
+    assert seq2seq(*given, *numbers).exit_code == 0
+    result = seq2seq(*given)
+    assert result.exit_code == 0, result.stderr
+    assert "is reset" not in result.stderr
+    assert not (tmp_path / "run/search.json").exists()
+
+
 def test_other_searches_are_left_alone():
     """Sampling and diverse groups; an n-best list has a beam that is large enough."""
     for options, width in (
