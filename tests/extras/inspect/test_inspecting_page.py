@@ -67,7 +67,7 @@ def test_report_of_the_quickstart_model(config, tokenizers):
     model = report_model(tokenizers, config, text_statistics(store, tokenizers.src))
     score = float(re.findall(r"this model: exact_match ([\d.]+)", BLOCKS.report)[0])
     scores = ModelScores("step 1,500", {"exact_match": score})
-    report = RunReport("runs/quickstart", "best", 1_500, "exact_match", scores, model)
+    report = RunReport("runs/quickstart", "best", 1_500, "exact_match", scores, None, model)
     assert report.as_text() == BLOCKS.report
 
 
