@@ -34,7 +34,9 @@ data:
   valid: {{src: {folder}/valid.src, tgt: {folder}/valid.tgt}}
 tokenizer: {{kind: word, vocab_size: 8000}}
 model: {model}
-training: {{max_steps: 2, tokens_per_batch: {tokens}, lr: 5e-4, warmup_steps: 400}}
+training: {{max_steps: 2, tokens_per_batch: {tokens}, lr: 5e-4, warmup_steps: 1}}
+validation: {{decode: false}}
+decoding: {{beam_size: 1}}
 """
 
 
@@ -100,11 +102,11 @@ def compare_updates(folder: Path, device: str, shapes: dict[str, object], starte
             seq2seq(
                 *("train", folder / f"{shape}.yaml", "--run-dir", run, "--device", where),
                 *settings("training.precision=fp32", "model.dropout=0", "training.log_every=1"),
-                *settings("training.tokens_per_batch=2048", "training.warmup_steps=1"),
+                *settings("training.tokens_per_batch=2048"),
             )
             points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
             losses.append(next(p["train/loss"] for p in reversed(points) if "train/loss" in p))
-            weights.append(load_file(run / "last/model.safetensors"))
+            weights.append(load_file(run / "model.safetensors"))
         difference = max((weights[1][n] - w).abs().max().item() for n, w in weights[0].items())
         print(f"| {shape} | {losses[0]:.6f} | {losses[1]:.6f} | {difference:.1e} |", flush=True)
 

@@ -24,7 +24,7 @@ from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory, retain_freed_pages
-from seq2seq_cli.model.device import choose_device
+from seq2seq_cli.model.device import choose_device, has_fast_bf16
 from seq2seq_cli.native.library import kernels_name
 from seq2seq_cli.processes import call_in_new_process
 from seq2seq_cli.run_folder import RunFolder
@@ -162,6 +162,8 @@ def _flops(model: Any, src_tokens: int, tgt_tokens: int) -> float:
 def _ceiling_gflops(device: torch.device, dtype: torch.dtype) -> float:
     """Return the speed of the fastest of many products of square matrices."""
     size = _CEILING_SIZES[device.type]
+    if dtype == torch.bfloat16 and not has_fast_bf16(device):
+        size //= 8  # PyTorch computes large ones for minutes
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     best, begun = math.inf, time.perf_counter()
     while time.perf_counter() - begun < _CEILING_SECONDS:
