@@ -23,8 +23,9 @@ from seq2seq_cli.commands.bench import measure_training
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import IGNORE_INDEX
 from seq2seq_cli.machine import torch_environment
-from seq2seq_cli.model import attention, fused
+from seq2seq_cli.model import attention
 from seq2seq_cli.model.packing import Packed, Padded
+from seq2seq_cli.native import fused
 from seq2seq_cli.training.losses import cross_entropy as loss
 from seq2seq_cli.training.optimizers import optimizer
 from seq2seq_cli.training.parallel import strategy
@@ -67,7 +68,7 @@ def plain_attention() -> None:
 
 
 def plain_residuals() -> None:
-    def add(x, y, drop, norm=None):
+    def add(x, y, drop, norm=None, _=None):
         added = x + drop(y)
         return added if norm is None else norm(added)
 
@@ -75,7 +76,7 @@ def plain_residuals() -> None:
 
 
 def plain_activations() -> None:
-    fused.activate = lambda x, activation, drop: drop(activation(x))
+    fused.activate = lambda x, activation, drop, _: drop(activation(x))
 
 
 def plain_softmax() -> None:

@@ -14,8 +14,10 @@ from bare_runs import bare_run, random_batch
 from safetensors.torch import save_file
 
 from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.data.batches import number_pairs
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native import library as native
 from seq2seq_cli.processes import unblock_signals
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.parallel.process_group import process_group
@@ -34,11 +36,13 @@ def one_update(config: Config, folder: Path) -> tuple[float, float]:
 
 def update_with(parallel: SingleProcess, config: Config, folder: Path) -> tuple[float, float]:
     torch.manual_seed(5)
-    shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=0.0)
+    dropout = 0.3 if native.has_training_kernels() else 0.0
+    shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=dropout)
     batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
     optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
     batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
-    update = train_step(bare_run(batch_loss, optimizer, config.training, parallel), batches)
+    run = bare_run(batch_loss, optimizer, config.training, parallel)
+    update = train_step(run, number_pairs(batches))
     path = folder / f"{parallel.world_size}-{parallel.rank}.safetensors"
     save_file({n: p.detach().clone() for n, p in batch_loss.named_parameters()}, path)
     assert parallel.all_reduce_max(float(parallel.rank)) == parallel.world_size - 1

@@ -1,7 +1,8 @@
 """Padded batches as tensors."""
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ class Batch:
     labels_BT: Tensor  # the next token at each position: ends in EOS, then IGNORE_INDEX
     num_tokens: int  # target tokens, padding excluded
     num_src_tokens: int
+    numbers_B: Tensor | None = None  # of the pairs, unique in the update
 
     @property
     def num_positions(self) -> int:
@@ -40,7 +42,8 @@ class Batch:
         )
         num_tokens = int((labels_BT != IGNORE_INDEX).sum())
         num_src_tokens = int((src_BS != PAD_ID).sum())
-        return Batch(src_BS, tgt_in_BT, labels_BT, num_tokens, num_src_tokens)
+        numbers_B = None if self.numbers_B is None else self.numbers_B[first::count]
+        return Batch(src_BS, tgt_in_BT, labels_BT, num_tokens, num_src_tokens, numbers_B)
 
     def empty_like(self) -> "Batch":
         """Return one pair without labels: its loss and gradients are zero."""
@@ -55,6 +58,15 @@ class Batch:
             for ids in (self.src_BS, self.tgt_in_BT, self.labels_BT)
         )
         return Batch(src_BS, tgt_in_BT, labels_BT, self.num_tokens, self.num_src_tokens)
+
+
+def number_pairs(batches: Sequence[Batch]) -> list[Batch]:
+    """Give the pairs of an update numbers from 0 on, which they keep in parts of their batches."""
+    ends = itertools.accumulate(len(batch.src_BS) for batch in batches)
+    return [
+        replace(batch, numbers_B=torch.arange(end - len(batch.src_BS), end))
+        for batch, end in zip(batches, ends, strict=True)
+    ]
 
 
 def make_batch(store: TokenStore, indices: Sequence[int] | Indices) -> Batch:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq_cli.config.types import AttentionScale
-from seq2seq_cli.model import fused
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.kv_cache import KeysValues
 from seq2seq_cli.model.packing import BatchLayout, Packed
+from seq2seq_cli.native import fused
 
 _VECTOR = 16  # size of a CPU's vector registers; softmax is ten times slower over fewer numbers
 _LONGEST_WEIGHTS = 256  # positions up to which attention weights (their square) are materialized
@@ -287,7 +287,7 @@ class MultiHeadAttention(nn.Module):
             1.0 if self.scale.kind == "none" else self.head_size**-0.5,
             is_causal,
             tables,
-            self.dropout.p,
+            self.dropout,
         )
         output_BQD: Tensor = self.output(heads_BQD)
         return output_BQD

@@ -12,6 +12,9 @@ _LEVELS = 256  # of a random byte
 class Dropout(nn.Module):
     """Zero elements with probability p, else scale by 1 / (1 - p); the identity in evaluation.
 
+    `key` is a number of 64 bits from which fused operations compute what they drop; with None they
+    draw one for each call.
+
     On a CPU, `F.dropout` draws a number for each element sequentially, which can take a quarter of
     an update. Here 64 random bits serve eight elements. As bytes have a resolution of 1/256, each
     call uses the multiple of it just below p or just above, at random such that the mean is p (at
@@ -21,6 +24,7 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
+        self.key: int | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:

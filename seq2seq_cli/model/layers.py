@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import Activation
-from seq2seq_cli.model import fused
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.kv_cache import LayerCache
 from seq2seq_cli.model.packing import BatchLayout
+from seq2seq_cli.native import fused
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
@@ -72,8 +72,10 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
         self.contract = nn.Linear(d_ff, d_model)
 
-    def forward(self, states_BMD: Tensor) -> Tensor:
-        inner_BMF = fused.activate(self.expand(states_BMD), self.activation, self.dropout)
+    def forward(self, states_BMD: Tensor, layout: BatchLayout) -> Tensor:
+        inner_BMF = fused.activate(
+            self.expand(states_BMD), self.activation, self.dropout, layout.places_R
+        )
         contracted_BMD: Tensor = self.contract(inner_BMF)
         return contracted_BMD
 
@@ -91,11 +93,14 @@ class Residual(nn.Module):
         self.dropout = Dropout(dropout)
         self.norm_first = norm_first
 
-    def forward(self, states_BMD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(
+        self, states_BMD: Tensor, layout: BatchLayout, sublayer: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        places_R = layout.places_R
         if self.norm_first:
             normed_BMD = fused.normalize(states_BMD, self.norm, self.dropout)
-            return fused.add(states_BMD, sublayer(normed_BMD), self.dropout)
-        return fused.add(states_BMD, sublayer(states_BMD), self.dropout, self.norm)
+            return fused.add(states_BMD, sublayer(normed_BMD), self.dropout, None, places_R)
+        return fused.add(states_BMD, sublayer(states_BMD), self.dropout, self.norm, places_R)
 
 
 def _attention(config: ModelConfig, *, is_cross: bool = False) -> MultiHeadAttention:
@@ -144,9 +149,13 @@ class EncoderLayer(nn.Module):
             )
             return attended_BSD
 
-        states_BSD = self.self_attention_residual(states_BSD, attend_to_source)
-        transformed_BSD: Tensor = self.feed_forward_residual(states_BSD, self.feed_forward)
-        return transformed_BSD
+        def transform(x_BSD: Tensor) -> Tensor:
+            transformed_BSD: Tensor = self.feed_forward(x_BSD, layout)
+            return transformed_BSD
+
+        states_BSD = self.self_attention_residual(states_BSD, layout, attend_to_source)
+        output_BSD: Tensor = self.feed_forward_residual(states_BSD, layout, transform)
+        return output_BSD
 
 
 class Memory(NamedTuple):
@@ -218,7 +227,11 @@ class DecoderLayer(nn.Module):
             )
             return attended_BTD
 
-        states_BTD = self.self_attention_residual(states_BTD, attend_to_past)
-        states_BTD = self.cross_attention_residual(states_BTD, attend_to_memory)
-        transformed_BTD: Tensor = self.feed_forward_residual(states_BTD, self.feed_forward)
-        return transformed_BTD
+        def transform(x_BTD: Tensor) -> Tensor:
+            transformed_BTD: Tensor = self.feed_forward(x_BTD, layout)
+            return transformed_BTD
+
+        states_BTD = self.self_attention_residual(states_BTD, layout, attend_to_past)
+        states_BTD = self.cross_attention_residual(states_BTD, layout, attend_to_memory)
+        output_BTD: Tensor = self.feed_forward_residual(states_BTD, layout, transform)
+        return output_BTD

@@ -20,6 +20,8 @@ _Gather = Callable[[Tensor], Tensor]
 class Padded:
     """One row per sentence, padded to the longest one."""
 
+    places_R = None
+
     def __init__(self, is_token_BT: Tensor) -> None:
         pass
 
@@ -50,7 +52,8 @@ class Packed:
 
     STEP = 64
 
-    def __init__(self, is_token_BT: Tensor) -> None:
+    def __init__(self, is_token_BT: Tensor, numbers_B: Tensor | None = None) -> None:
+        """`numbers_B`: the number of each sentence in the update, for the dropout of its rows."""
         batch_index_N = is_token_BT.flatten().nonzero()[:, 0]
         self.num_tokens = len(batch_index_N)
         length = (self.num_tokens // self.STEP + 1) * self.STEP
@@ -65,6 +68,10 @@ class Packed:
         lengths_B = is_token_BT.sum(1)
         self.lengths_B = lengths_B.int()
         self.starts_B = (lengths_B.cumsum(0) - lengths_B).int()
+        self.places_R: Tensor | None = None
+        if numbers_B is not None:
+            sentence_R = self.batch_index_R // self.longest
+            self.places_R = (numbers_B[sentence_R] << 32) + self.batch_index_R % self.longest
         self._head_indices: dict[int, _HeadIndices] = {}
 
     def pack_ids(self, ids_BT: Tensor, padding: int) -> Tensor:
@@ -92,6 +99,7 @@ class Packed:
 
 
 BatchLayout = Padded | Packed
+LayoutOf = Callable[[Tensor], BatchLayout]  # from which positions are tokens, BT
 
 
 class _HeadIndices:

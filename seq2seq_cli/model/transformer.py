@@ -31,7 +31,8 @@ from seq2seq_cli.model.layers import (
     source_positions,
     without_eos,
 )
-from seq2seq_cli.model.packing import BatchLayout, Padded
+from seq2seq_cli.model.packing import BatchLayout, LayoutOf, Padded
+from seq2seq_cli.native import fused
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID, Tokenizers
 
 
@@ -82,7 +83,7 @@ class Transformer(nn.Module):
             if shared and config.tie_embeddings
             else _embedding(src_vocab, d_model, pad_id)
         )
-        self.dropout = Dropout(config.dropout)
+        self.src_dropout, self.tgt_dropout = Dropout(config.dropout), Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers.encoder))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers.decoder))
         is_pre_norm = config.norm == "pre"
@@ -130,7 +131,7 @@ class Transformer(nn.Module):
     def encode(
         self,
         src_BS: Tensor,
-        layout: type[BatchLayout] = Padded,
+        layout: LayoutOf = Padded,
         attention_log: AttentionLog | None = None,
         cut_BS: Tensor | None = None,
     ) -> Memory:
@@ -140,7 +141,9 @@ class Transformer(nn.Module):
         mask_B11S = padding_mask(src_BS, self.pad_id)
         src_layout = layout(mask_B11S[:, 0, 0])
         positions_BS = self.source_positions(src_BS)
-        states_BSD = self._embed(self.src_embedding, src_BS, src_layout, 0, cut_BS, positions_BS)
+        states_BSD = self._embed(
+            self.src_embedding, self.src_dropout, src_BS, src_layout, 0, cut_BS, positions_BS
+        )
         rotation_B1SJ2 = None
         if positions_BS is not None and self.config.positions == "rotary":
             head_size = self.config.d_model // self.config.heads
@@ -180,7 +183,7 @@ class Transformer(nn.Module):
         self,
         src_BS: Tensor,
         tgt_in_BT: Tensor,
-        layout: type[BatchLayout],
+        layout: LayoutOf,
         cut_BS: Tensor | None = None,
         cut_BT: Tensor | None = None,
     ) -> tuple[Tensor, BatchLayout]:
@@ -223,7 +226,9 @@ class Transformer(nn.Module):
             start, stop = memory.length, memory.length + stop
             memory.length, of_layers = stop, memory.layers
         masks = (causal_mask(tgt_BT.size(1), stop, tgt_BT.device), memory.mask_B11S)
-        states_BTD = self._embed(self.tgt_embedding, tgt_BT, layout, start, cut_BT)
+        states_BTD = self._embed(
+            self.tgt_embedding, self.tgt_dropout, tgt_BT, layout, start, cut_BT
+        )
         for layer, of_layer in zip(self.decoder, of_layers, strict=True):
             states_BTD = self._run(layer, states_BTD, layout, of_layer, masks, attention_log)
         normed_BTD: Tensor = self.decoder_norm(states_BTD)
@@ -258,6 +263,7 @@ class Transformer(nn.Module):
     def _embed(
         self,
         embedding: nn.Embedding,
+        dropout: Dropout,
         ids_BT: Tensor,
         layout: BatchLayout,
         start: int,
@@ -277,7 +283,7 @@ class Transformer(nn.Module):
             vectors_BTD = vectors_BTD + positions_TD[layout.pack_ids(positions_BT, 0)]
         elif positions_TD is not None:
             vectors_BTD = vectors_BTD + layout.pack_positions(positions_TD)
-        embedded_BTD: Tensor = self.dropout(vectors_BTD)
+        embedded_BTD = fused.drop(vectors_BTD, dropout, layout.places_R)
         return embedded_BTD.to(activation_dtype(embedded_BTD))
 
 

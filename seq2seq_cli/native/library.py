@@ -121,7 +121,7 @@ class Targets(ctypes.Structure):
 
 
 class RowDropout(ctypes.Structure):
-    _fields_ = [("key", c_uint64), ("least", c_uint32), ("scale", c_float)]
+    _fields_ = [("key", c_uint64), ("places", c_void_p), ("least", c_uint32), ("scale", c_float)]
 
 
 class RowAttention(ctypes.Structure):

@@ -10,10 +10,11 @@
 
 enum { ROWS_OF_A_SUM = 64 }; /* rows whose gradients of a weight are added up by one thread */
 
-/* A number is dropped if its 32 random bits, a hash of `key`, its row and its place in the row, are
-   below `least`; the others are multiplied by `scale`. */
+/* A number is dropped if its 32 random bits, a hash of `key`, of the place of its row and of its own
+   place in the row, are below `least`; the others are multiplied by `scale`. */
 typedef struct {
     uint64_t key;
+    const int64_t *places; /* of every row; NULL: its number */
     uint32_t least; /* 0: nothing is dropped */
     float scale;
 } RowDropout;

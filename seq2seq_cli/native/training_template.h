@@ -29,7 +29,8 @@ INLINE ivec random_bits(uint32_t key, long i)
 /* The upper half of the hash of SplitMix64 (Steele et al. 2014). */
 INLINE uint32_t key_of_row(const RowDropout *d, long row)
 {
-    uint64_t x = d->key + (uint64_t)row * 0x9e3779b97f4a7c15u;
+    uint64_t place = d->places ? d->places[row] : row;
+    uint64_t x = d->key + place * 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return (x ^ x >> 31) >> 32;

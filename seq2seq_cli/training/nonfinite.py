@@ -80,7 +80,7 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> tuple[str | Non
         for name, module in run.model.named_modules()
     ]
     shards = [run.parallel.shard(part) for part in split_batches(batches, run.state.too_large)]
-    seed_dropout(training.seed, run.state.step + 1, run.parallel.rank)
+    seed_dropout(run.model, training.seed, run.state.step + 1, run.parallel.rank)
     source = None
     try:
         for shard in shards:  # all of them: other processes may wait for this one's weights

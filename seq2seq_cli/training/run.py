@@ -13,7 +13,7 @@ from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import NonNegativeInt, PositiveInt
 from seq2seq_cli.data.batch_sampler import BatchSampler
-from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.data.batches import Batch, number_pairs
 from seq2seq_cli.data.statistics import TextStatistics, text_statistics
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.evaluation import HeldOut
@@ -179,4 +179,7 @@ class Run:
     def next_batches(self) -> list[Batch]:
         """The batches of the next update; fewer than `gradient_accumulation` at an epoch's end."""
         state, count = self.state, self.config.training.gradient_accumulation
-        return self.data.batches.batches(state.epoch, state.position, count, state.earlier_parts)
+        batches = self.data.batches
+        return number_pairs(
+            batches.batches(state.epoch, state.position, count, state.earlier_parts)
+        )

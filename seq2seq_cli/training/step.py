@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import free_memory, is_out_of_memory, record_oom, split_batches
 from seq2seq_cli.training.run import Run
@@ -61,7 +62,7 @@ def compute_gradients(run: Run, batches: Sequence[Batch]) -> Sequence[float]:
         parts = split_batches(batches, run.state.too_large)
         shards = [run.parallel.shard(part) for part in parts]
         run.loss.zero_grad(set_to_none=True)
-        seed_dropout(run.config.training.seed, run.state.step + 1, run.parallel.rank)
+        seed_dropout(run.model, run.config.training.seed, run.state.step + 1, run.parallel.rank)
         accumulate = functools.partial(accumulate_gradients, run.loss, shards, num_tokens)
         num_sums = 1 + len(run.loss.metrics)
         sums, failed = run.parallel.sum_gradients(run.loss, parts, num_sums, accumulate)
@@ -94,7 +95,14 @@ def accumulate_gradients(
     return sums, None
 
 
-def seed_dropout(seed: int, step: int, rank: int) -> None:
-    """Seed the dropout of one update in one process, independently of everything before it."""
-    sequence = np.random.SeedSequence([seed, step, rank])
-    torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
+def seed_dropout(model: nn.Module, seed: int, step: int, rank: int) -> None:
+    """Seed the dropout of one update, independently of everything before it.
+
+    The keys of fused operations are the same in all processes; PyTorch's generator is not.
+    """
+    modules = [module for module in model.modules() if isinstance(module, Dropout)]
+    keys = np.random.SeedSequence([seed, step]).generate_state(len(modules), np.uint64)
+    for module, key in zip(modules, keys, strict=True):
+        module.key = int(key)
+    of_process = np.random.SeedSequence([seed, step, rank])
+    torch.manual_seed(int(of_process.generate_state(1, np.uint64)[0]))

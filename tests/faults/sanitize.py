@@ -10,6 +10,7 @@ what the general search finds, and gradients must be the gradients without the k
 """
 
 import argparse
+import functools
 import os
 import shutil
 import subprocess
@@ -31,9 +32,9 @@ from seq2seq_cli.decoding.engines.base import PlainDecoder, PlainDecodingState
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, CpuDecodingState
 from seq2seq_cli.decoding.search import native_search
 from seq2seq_cli.decoding.search.search import search
-from seq2seq_cli.model import fused
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.packing import Packed
+from seq2seq_cli.native import fused
 from seq2seq_cli.native import library as native
 from seq2seq_cli.native.sources import LIBRARY_NAME
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
@@ -166,7 +167,8 @@ def differentiate(random: Random, precision: str) -> None:
             if isinstance(module, Dropout):
                 module.p = dropout
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            states, layout = model.forward_hidden(src, tgt, Packed)
+            layout_of = functools.partial(Packed, numbers_B=torch.arange(len(src)))
+            states, layout = model.forward_hidden(src, tgt, layout_of)
             logits = model.projection(states)[0, : layout.num_tokens].float()
         labels = torch.randint(0, vocabulary, (len(logits),))
         p, _, _ = fused.softmax(logits.detach().clone(), labels, in_place=True)

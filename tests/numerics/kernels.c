@@ -188,7 +188,10 @@ static void *rounded(int type, long count, float *x)
 static void check_training(int type, long rows, long heads, long size)
 {
     long d = heads * size, bytes = rows * d * (type == BF16 ? 2 : 4);
-    RowDropout dropout = {number(), 1u << 30, 4.f / 3};
+    int64_t *places = malloc(rows * sizeof *places);
+    for (long r = 0; r < rows; r++)
+        places[r] = (int64_t)number() << 32 | r;
+    RowDropout dropout = {number(), rows % 3 ? places : NULL, 1u << 30, 4.f / 3};
 #define ROWS_OF(name, width) void *name = rounded(type, rows * (width), floats(rows * (width), -3, 3))
     ROWS_OF(x, d);
     ROWS_OF(y, d);

@@ -133,9 +133,9 @@ def test_batch_loss_matches_two_forward_passes(kind, layout):
         model_of(0.3), 0.1, use_bf16=False, consistency=consistency
     ).train()
     batch_loss.layout = layout
-    seed_dropout(1, 1, 0)
+    seed_dropout(batch_loss.model, 1, 1, 0)
     ours = batch_loss(BATCH)
-    seed_dropout(1, 1, 0)
+    seed_dropout(batch_loss.model, 1, 1, 0)
     both, model = twice(BATCH), batch_loss.model
     cut = ()
     if consistency.cutoff:

@@ -4,18 +4,23 @@ import math
 
 import pytest
 import torch
+from bare_runs import random_batch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from seq2seq_cli.config.schema import ModelConfig
-from seq2seq_cli.model import fused
+from seq2seq_cli.config.regularization import Consistency
+from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
+from seq2seq_cli.data.batches import Batch, number_pairs
 from seq2seq_cli.model.attention import attention_weights, rotations
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.packing import Packed
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native import fused
 from seq2seq_cli.native import library as native
+from seq2seq_cli.training.losses.consistency import build_loss
+from seq2seq_cli.training.step import seed_dropout
 
 SETS = ["avx512", "avxvnni", "avx2", "dotprod", "neon"]
 EXACTNESS = {torch.float32: 2e-5, torch.bfloat16: 2e-2}  # relative to the greatest number
@@ -162,7 +167,7 @@ def test_attention(dtype, lengths, heads, size, base, kind):
     tables = None if base is None else rotation_tables(70, size, base)
 
     def ours(q_1RD, kv_1SD=None):
-        return fused.attend(q_1RD, kv_1SD, layouts, heads, scale, is_causal, tables, 0.0)
+        return fused.attend(q_1RD, kv_1SD, layouts, heads, scale, is_causal, tables, in_training())
 
     rows = [len(side.batch_index_R) for side in layouts]
     widths = [d_model, 2 * d_model] if kind == "memory" else [3 * d_model]
@@ -192,7 +197,7 @@ def test_dropout_of_attention_weights_is_the_same_forward_and_backward():
     v = F.pad(torch.eye(16), (0, 0, 0, 48))[None]
     joined = torch.cat([q, k, v], -1).requires_grad_()
     torch.manual_seed(0)
-    y = fused.attend(joined, None, (layout, layout), 1, 1.0, False, None, 0.4)
+    y = fused.attend(joined, None, (layout, layout), 1, 1.0, False, None, in_training(0.4))
     gradient = torch.randn_like(y)
     y.backward(gradient)
     weights = (q[0, :16] @ k[0, :16].T).softmax(-1)
@@ -211,7 +216,7 @@ def test_numbers_that_are_not_finite_stay_so():
             joined = torch.randn(1, 64, 48)
             joined[0, 7, place] = bad
             joined.requires_grad_()
-            y = fused.attend(joined, None, (layout, layout), 2, 1.0, False, None, 0.0)
+            y = fused.attend(joined, None, (layout, layout), 2, 1.0, False, None, in_training())
             assert y[0, :5].isfinite().all() and not y[0, 5:].isfinite().all()
             y.sum().backward()
             assert not joined.grad.isfinite().all() or place >= 32
@@ -227,9 +232,8 @@ def test_result_does_not_depend_on_the_number_of_threads():
         torch.manual_seed(0)
         joined = torch.randn(1, len(layout.batch_index_R), 96, requires_grad=True)
         norm = normed(32, torch.float32)
-        y = fused.attend(
-            joined, None, (layout, layout), 4, 1.0, True, rotation_tables(50, 8, 9.0), 0.1
-        )
+        tables = rotation_tables(50, 8, 9.0)
+        y = fused.attend(joined, None, (layout, layout), 4, 1.0, True, tables, in_training(0.1))
         y = fused.activate(fused.add(y, y, in_training(0.2), norm), nn.GELU(), in_training(0.1))
         y.square().sum().backward()
         return [y, joined.grad, norm.weight.grad, norm.bias.grad]
@@ -241,6 +245,37 @@ def test_result_does_not_depend_on_the_number_of_threads():
     finally:
         torch.set_num_threads(1)
     assert all(map(torch.equal, one, three))
+
+
+@pytest.mark.parametrize("consistency", [None, Consistency(kind="r_drop")])
+def test_parts_of_a_batch_drop_what_the_batch_drops(consistency):
+    """So neither the number of processes nor a split after out of memory changes an update."""
+    config = ModelConfig(
+        d_model=24,
+        heads=3,
+        layers=2,
+        d_ff=40,
+        dropout=0.3,
+        attention_dropout=0.2,
+        activation_dropout=0.1,
+    )
+    model = Transformer(config, 30, 30, True, 0)
+    training = TrainingConfig(consistency=consistency, precision="fp32")
+    loss = build_loss(model, training, torch.device("cpu")).train()
+
+    def gradients(batches: list[Batch], step: int = 1) -> torch.Tensor:
+        model.zero_grad()
+        for rank, batch in enumerate(batches):
+            seed_dropout(model, 1, step, rank)
+            loss(batch).total.backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    first, second = number_pairs([random_batch(7, seed=1), random_batch(7, seed=1)])
+    whole = gradients([first])
+    parts = [first.shard(2, 1), *(first.shard(2, 0).shard(3, rank) for rank in range(3))]
+    assert_close(gradients(parts), whole, torch.float32)
+    for batch, step in ((second, 1), (first, 2)):  # each drops others
+        assert (gradients([batch], step) - whole).norm() > 0.05 * whole.norm()
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

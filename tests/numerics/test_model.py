@@ -369,7 +369,7 @@ def test_dropout_options_reach_their_modules():
     found = {name: m.p for name, m in model.named_modules() if isinstance(m, Dropout)}
     inner = {"self_attention": 0.2, "cross_attention": 0.2, "feed_forward": 0.3}
     assert found == {name: inner.get(name.split(".")[-2:][0], 0.1) for name in found}
-    assert len(found) == 1 + 2 * 4 + 2 * 6  # embeddings, encoder layers, decoder layers
+    assert len(found) == 2 + 2 * 4 + 2 * 6  # embeddings, encoder layers, decoder layers
 
 
 @pytest.mark.parametrize("has_bias", [True, False])

@@ -1,6 +1,7 @@
 """Models for the native library are made without PyTorch, of the files that it has written."""
 
 import pickle
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any, get_args
@@ -83,7 +84,7 @@ def test_code_of_the_model_is_the_one_that_c_repeats():
 
     If the tests of engines and of the search in C pass, MODEL_CODE gets the new hash.
     """
-    assert model_code_hash(Path(seq2seq_cli.__file__).with_name("model")) == MODEL_CODE
+    assert model_code_hash(Path(seq2seq_cli.__file__).parent) == MODEL_CODE
 
 
 def test_every_option_of_the_model_is_known_or_rejected():
@@ -203,20 +204,22 @@ def test_damaged_weights_give_the_same_error_with_and_without_pytorch(tmp_path):
 
 
 def test_an_edit_of_any_file_of_the_model_changes_the_hash(tmp_path):
-    folder = Path(seq2seq_cli.__file__).with_name("model")
+    package = Path(seq2seq_cli.__file__).parent
     assert model_code_hash(tmp_path) is None  # a distribution that only translates
-    sources = {path.name: path.read_bytes() for path in folder.glob("*.py")}
-    for name, content in sources.items():
-        (tmp_path / name).write_bytes(content)
+    for folder in ("model", "native"):
+        shutil.copytree(package / folder, tmp_path / folder)
     assert model_code_hash(tmp_path) == MODEL_CODE
     hashes = set()
-    for name in ("attention.py", "layers.py", "transformer.py", "packing.py"):
-        (tmp_path / name).write_bytes(sources[name].replace(b"1", b"2", 1))
+    parts = ("attention", "layers", "transformer", "packing")
+    names = [*(f"model/{part}.py" for part in parts), "native/fused.py"]
+    for path in (tmp_path / name for name in names):
+        content = path.read_bytes()
+        path.write_bytes(content.replace(b"1", b"2", 1))
         hashes.add(model_code_hash(tmp_path))
-        (tmp_path / name).write_bytes(sources[name])
-    (tmp_path / "layers.py").unlink()
+        path.write_bytes(content)
+    (tmp_path / "model/layers.py").unlink()
     assert MODEL_CODE not in hashes | {model_code_hash(tmp_path)}
-    assert len(hashes) == 4
+    assert len(hashes) == len(names)
 
 
 def test_all_options_occur_in_the_random_models():

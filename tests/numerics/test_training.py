@@ -16,6 +16,7 @@ from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import retain_freed_pages
 from seq2seq_cli.model.device import check_compiler
+from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
@@ -223,7 +224,7 @@ def test_compiled_step_draws_new_dropout_at_each_update(monkeypatch):
     batch_loss = BatchLoss(build(dropout=0.5), 0.0, use_bf16=False, compiles=True)
     losses = []
     for step in (1, 2, 1):
-        seed_dropout(0, step, rank=0)
+        seed_dropout(batch_loss.model, 0, step, rank=0)
         losses.append(batch_loss(batch_of(PAIRS)).total.item())
     assert losses[0] == losses[2] != losses[1]
 
@@ -340,12 +341,21 @@ def test_packed_batches_are_close_to_padded_batches_in_bf16():
 
 
 def test_dropout_depends_on_seed_step_and_rank_only():
+    model = build(dropout=0.5)
+
     def noise(seed: int, step: int, rank: int) -> float:
-        seed_dropout(seed, step, rank)
+        seed_dropout(model, seed, step, rank)
         return torch.rand(()).item()
+
+    def keys(seed: int, step: int, rank: int) -> tuple[int | None, ...]:
+        seed_dropout(model, seed, step, rank)
+        return tuple(module.key for module in model.modules() if isinstance(module, Dropout))
 
     assert noise(1, 3, 0) == noise(1, 3, 0)
     assert len({noise(1, 3, 0), noise(1, 4, 0), noise(1, 3, 1), noise(2, 3, 0)}) == 4
+    assert keys(1, 3, 0) == keys(1, 3, 1)
+    of_updates = keys(1, 3, 0) + keys(1, 4, 0) + keys(2, 3, 0)
+    assert len(set(of_updates)) == len(of_updates)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

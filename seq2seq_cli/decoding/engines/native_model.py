@@ -39,20 +39,21 @@ OPTIONS: Mapping[str, Collection[object] | None] = {
 # The hash of the model's code whose equations C repeats. Without PyTorch there is no model to
 # compare logits with, so a model whose code has been edited is loaded with it. After an edit, see
 # tests/numerics/test_native_model.py.
-MODEL_CODE = "3d816d98fae3cf09"
-_MODEL_FILES = ("attention", "device", "dropout", "kv_cache", "layers", "packing", "transformer")
+MODEL_CODE = "7a7625e34a9a19b7"
+_PARTS = ("attention", "device", "dropout", "kv_cache", "layers", "packing", "transformer")
+_MODEL_FILES = (*(f"model/{part}.py" for part in _PARTS), "native/fused.py")
 
 _ALIGNMENT = 64  # bytes: one cache line, and the largest register
 
 
-def model_code_hash(folder: Path) -> str | None:
-    """Return a hash of the files with the model's equations; None if there are none.
+def model_code_hash(package: Path) -> str | None:
+    """Return a hash of the files with the model's equations; None if there is no model.
 
     A distribution that only translates has none.
     """
-    paths = [folder / f"{name}.py" for name in _MODEL_FILES]
-    if not any(path.exists() for path in paths):
+    if not (package / "model").exists():
         return None
+    paths = [package / name for name in _MODEL_FILES]
     content = hashlib.sha256()
     for path in paths:
         content.update(path.read_bytes() if path.exists() else b"")
@@ -67,9 +68,9 @@ def unsupported(config: ModelConfig, precision: Precision) -> str | None:
         values = OPTIONS.get(option, ())
         if values is not None and value not in values:
             return f"model.{option} is {value}"
-    folder = Path(seq2seq_cli.__file__).with_name("model")
-    if model_code_hash(folder) not in (MODEL_CODE, None):
-        return f"the code in {folder} has been edited"
+    package = Path(seq2seq_cli.__file__).parent
+    if model_code_hash(package) not in (MODEL_CODE, None):
+        return f"the code in {package / 'model'} has been edited"
     return None
 
 

@@ -94,11 +94,15 @@ def terms_of(consistency: Consistency) -> Terms:
 
 
 def twice(batch: Batch) -> Batch:
-    """Return a batch for both passes: every pair, and every pair again."""
+    """Return a batch for both passes: every pair, and every pair again with a number below 0."""
     src_BS, tgt_in_BT, labels_BT = (
         torch.cat([ids_BT, ids_BT]) for ids_BT in (batch.src_BS, batch.tgt_in_BT, batch.labels_BT)
     )
-    return Batch(src_BS, tgt_in_BT, labels_BT, 2 * batch.num_tokens, 2 * batch.num_src_tokens)
+    numbers_B = batch.numbers_B
+    if numbers_B is not None:
+        numbers_B = torch.cat([numbers_B, -1 - numbers_B])
+    num_tokens, num_src_tokens = 2 * batch.num_tokens, 2 * batch.num_src_tokens
+    return Batch(src_BS, tgt_in_BT, labels_BT, num_tokens, num_src_tokens, numbers_B)
 
 
 def draw_cutoff(ids_BT: Tensor, probability: float) -> Tensor:

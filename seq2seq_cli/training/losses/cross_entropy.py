@@ -4,6 +4,7 @@ R positions of all passes, K passes over the batch (one, or two in `consistency.
 tokens of a pass, P filled up to whole chunks, C of a chunk, D d_model, V target vocabulary.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -15,10 +16,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
-from seq2seq_cli.model import fused
 from seq2seq_cli.model.device import activation_dtype
-from seq2seq_cli.model.packing import BatchLayout, Packed, Padded
+from seq2seq_cli.model.packing import BatchLayout, LayoutOf, Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native import fused
 
 _CHUNK_ELEMENTS = 8 << 20  # logits held at once
 _CHUNK_STEP = 64  # chunks are a multiple of it: few shapes of matrix products, see Packed
@@ -65,8 +66,11 @@ class BatchLoss(nn.Module):
         Gives the input of the projection, RD, and the label of each position, R. `cut`: as for
         `Transformer.forward_hidden`.
         """
+        layout_of: LayoutOf = self.layout
+        if layout_of is Packed:
+            layout_of = functools.partial(Packed, numbers_B=batch.numbers_B)
         with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.use_bf16):
-            states_BTD, layout = self._states(batch.src_BS, batch.tgt_in_BT, self.layout, *cut)
+            states_BTD, layout = self._states(batch.src_BS, batch.tgt_in_BT, layout_of, *cut)
             labels_BT = layout.pack_ids(batch.labels_BT, IGNORE_INDEX)
             yield states_BTD.flatten(0, 1), labels_BT.flatten()
 

@@ -2,22 +2,23 @@
 
 They are used in training, for gradients in fp32 or bf16. Everywhere else, as on a GPU, under
 torch.compile or without kernels for the processor, PyTorch computes the same; SEQ2SEQ_CPU_ISA=plain
-makes it do so. Dropout draws other numbers in C: a hash of a key, which is drawn with PyTorch's
-generator for each operation, and of the place of a number. Nothing of it is stored.
+makes it do so.
+
+Dropout draws other numbers in C: a hash of the module's key, of the place of a row in the update
+and of the place of a number in the row. Nothing is stored, and it does not matter which process or
+thread computes a row, or whether its batch was split.
 
 R positions of the row of a packed batch, S of a memory's, D d_model, V vocabulary.
 """
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.packing import Packed
 from seq2seq_cli.native import library as native
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}  # by their numbers in native.h
@@ -25,11 +26,44 @@ _ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: 1, nn.GELU: 2, nn.SiLU: 3}
 _ROWS_OF_A_SUM = 64  # as training.h has it
 
 
-def add(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.LayerNorm | None = None) -> Tensor:
+class Dropout(Protocol):
+    """A dropout module. Its key is of the module and the update; None: a random one."""
+
+    p: float
+    training: bool
+    key: int | None
+
+    def __call__(self, x: Tensor, /) -> Any: ...
+
+
+class Rows(Protocol):
+    """Sentences one after another in a packed batch, and the place of each row in the update."""
+
+    num_tokens: int  # the rows after them are padding
+    starts_B: Tensor
+    lengths_B: Tensor
+    places_R: Tensor | None  # int64; None: the number of the row
+
+
+def drop(x: Tensor, dropout: Dropout, places_R: Tensor | None) -> Tensor:
+    """Return dropout(x)."""
+    if dropout.p > 0 and is_training(dropout, x):
+        return _result_of(_Add, None, x, None, None, 0.0, _row_dropout(dropout, places_R), places_R)
+    dropped: Tensor = dropout(x)
+    return dropped
+
+
+def add(
+    x: Tensor,
+    y: Tensor,
+    dropout: Dropout,
+    norm: nn.LayerNorm | None = None,
+    places_R: Tensor | None = None,
+) -> Tensor:
     """Return norm(x + dropout(y)); without a norm, the sum."""
     if is_training(dropout, x, y) and _is_fp32(norm):
         weights = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
-        return _result_of(_Add, x, y, *weights, dropout.p)
+        return _result_of(_Add, x, y, *weights, _row_dropout(dropout, places_R), places_R)
     added: Tensor = x + dropout(y)
     return added if norm is None else norm(added)
 
@@ -37,15 +71,19 @@ def add(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.LayerNorm | None = None
 def normalize(x: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
     """Return norm(x); `dropout` tells whether the model is being trained."""
     if is_training(dropout, x) and _is_fp32(norm):
-        return _result_of(_Add, None, x, norm.weight, norm.bias, norm.eps, 0.0)
+        weights = (norm.weight, norm.bias, norm.eps)
+        return _result_of(_Add, None, x, *weights, native.RowDropout(), None)
     normed: Tensor = norm(x)
     return normed
 
 
-def activate(x: Tensor, activation: nn.Module, dropout: Dropout) -> Tensor:
+def activate(
+    x: Tensor, activation: nn.Module, dropout: Dropout, places_R: Tensor | None = None
+) -> Tensor:
     """Return dropout(activation(x)), perhaps in the memory of x."""
     if is_training(dropout, x):
-        return _result_of(_Activate, x, _ACTIVATIONS[type(activation)], dropout.p)
+        kind, row_dropout = _ACTIVATIONS[type(activation)], _row_dropout(dropout, places_R)
+        return _result_of(_Activate, x, kind, row_dropout, places_R)
     activated: Tensor = dropout(activation(x))
     return activated
 
@@ -53,12 +91,12 @@ def activate(x: Tensor, activation: nn.Module, dropout: Dropout) -> Tensor:
 def attend(
     queries_1RD: Tensor,
     memory_1SD: Tensor | None,
-    layouts: tuple[Packed, Packed],
+    layouts: tuple[Rows, Rows],
     heads: int,
     scale: float,
     is_causal: bool,
     rotations: tuple[Tensor, Tensor] | None,
-    dropout: float,
+    dropout: Dropout,
 ) -> Tensor:
     """Return dropout(softmax(scale · q Kᵀ)) V of each head side by side, 1RD.
 
@@ -67,7 +105,7 @@ def attend(
     Queries and keys are rotated by cosines and sines of each position and dimension, if given.
     Inputs have to be such that `is_training` is true.
     """
-    options = (heads, scale, is_causal, rotations, dropout)
+    options = (heads, scale, is_causal, rotations, _row_dropout(dropout, layouts[0].places_R))
     return _result_of(_Attend, queries_1RD, memory_1SD, layouts, *options)
 
 
@@ -118,19 +156,21 @@ class _Add(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         epsilon: float,
-        p: float,
+        dropout: native.RowDropout,
+        places_R: Tensor | None,
     ) -> Tensor:
         y, x = y.contiguous(), None if x is None else x.contiguous()
         rows, size = y.numel() // y.size(-1), y.size(-1)
-        added = y if x is None and p == 0 else torch.empty_like(y)
+        added = y if x is None and dropout.least == 0 else torch.empty_like(y)
         normed = added if weight is None else torch.empty_like(y)
         moments = torch.empty(0 if weight is None else 2 * rows)
-        call = native.Residual(type=_TYPES[y.dtype], rows=rows, size=size, dropout=_dropout(p))
+        call = native.Residual(type=_TYPES[y.dtype], rows=rows, size=size, dropout=dropout)
         call.norm.epsilon = epsilon
         _point(call.norm, weight=weight, bias=bias)
         _point(call, x=x, y=None if added is y else y, sum=added, normed=normed, moments=moments)
         _run(native.library().add_and_normalize, call, is_backward=False)
         ctx.call, ctx.has_residual, ctx.has_norm = call, x is not None, weight is not None
+        ctx.places_R = places_R  # to which `call` points
         ctx.save_for_backward(*(() if weight is None else (added, moments, weight, bias)))
         return normed
 
@@ -156,19 +196,22 @@ class _Add(torch.autograd.Function):
                 _point(call, dsum=gradient, dx=None, dy=dy)
                 _run(native.library().add_and_normalize, call, is_backward=True)
         residual = dx if ctx.has_residual else None
-        return residual, dy if drops else dx, dweight, dbias, None, None
+        return residual, dy if drops else dx, dweight, dbias, None, None, None
 
 
 class _Activate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, activation: int, p: float) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, kind: int, dropout: native.RowDropout, places_R: Tensor | None
+    ) -> Tensor:
         x = x.contiguous()
-        is_relu = activation == _ACTIVATIONS[nn.ReLU]  # its gradient needs the result alone
+        is_relu = kind == _ACTIVATIONS[nn.ReLU]  # its gradient needs the result alone
         y = x if is_relu else torch.empty_like(x)
         rows, size = x.numel() // x.size(-1), x.size(-1)
         ctx.call = native.Activation(
-            type=_TYPES[x.dtype], rows=rows, size=size, activation=activation, dropout=_dropout(p)
+            type=_TYPES[x.dtype], rows=rows, size=size, activation=kind, dropout=dropout
         )
+        ctx.places_R = places_R  # to which `call` points
         _point(ctx.call, x=x, y=y)
         _run(native.library().activate, ctx.call, is_backward=False)
         if is_relu:
@@ -178,13 +221,13 @@ class _Activate(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (saved,) = ctx.saved_tensors
         gradient = gradient.contiguous()
         dx = torch.empty_like(gradient)
         _point(ctx.call, x=saved, y=saved, dy=gradient, dx=dx)
         _run(native.library().activate, ctx.call, is_backward=True)
-        return dx, None, None
+        return dx, None, None, None
 
 
 class _Attend(torch.autograd.Function):
@@ -193,12 +236,12 @@ class _Attend(torch.autograd.Function):
         ctx: Any,
         queries: Tensor,
         memory: Tensor | None,
-        layouts: tuple[Packed, Packed],
+        layouts: tuple[Rows, Rows],
         heads: int,
         scale: float,
         is_causal: bool,
         rotations: tuple[Tensor, Tensor] | None,
-        p: float,
+        dropout: native.RowDropout,
     ) -> Tensor:
         queries, memory = queries.contiguous(), None if memory is None else memory.contiguous()
         d_model = queries.size(-1) // (3 if memory is None else 1)
@@ -212,7 +255,7 @@ class _Attend(torch.autograd.Function):
             q_stride=queries.size(-1),
             k_stride=(queries if memory is None else memory).size(-1),
             scale=scale,
-            dropout=_dropout(p),
+            dropout=dropout,
         )
         _point(ctx.call, starts=layout.starts_B, lengths=layout.lengths_B)
         _point(ctx.call, memory_starts=of_memory.starts_B, memory_lengths=of_memory.lengths_B)
@@ -252,13 +295,17 @@ def _queries_keys_values(
     return [queries_1RD, *torch.split(memory_1SD, d_model, dim=-1)]
 
 
-def _dropout(p: float) -> native.RowDropout:
-    """Return dropout with probability p and a random key."""
-    if p == 0:
+def _row_dropout(dropout: Dropout, places_R: Tensor | None) -> native.RowDropout:
+    """Return what C needs of a dropout; the caller keeps the places in memory."""
+    if dropout.p == 0:
         return native.RowDropout()
-    key = torch.empty((), dtype=torch.int64).random_(-(2**63), None)
-    least = min(round(p * 2**32), 2**32 - 1)
-    return native.RowDropout(key=int(key) % 2**64, least=least, scale=2**32 / (2**32 - least))
+    key = dropout.key
+    if key is None:
+        key = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None)) % 2**64
+    least = min(round(dropout.p * 2**32), 2**32 - 1)
+    row_dropout = native.RowDropout(key=key, least=least, scale=2**32 / (2**32 - least))
+    _point(row_dropout, places=places_R)
+    return row_dropout
 
 
 def _point(call: ctypes.Structure, **tensors: Tensor | None) -> None:
