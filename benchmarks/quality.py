@@ -1,9 +1,10 @@
-"""Whether speed costs quality: plain fp32 against the default, three seeds each.
+"""Whether speed costs quality: the default against plain training, three seeds each.
 
-python benchmarks/quality.py CONFIG [--seeds 3] [--jobs 2] [--set KEY=VALUE ...]
+python benchmarks/quality.py CONFIG [--plain "plain fp32"] [--seeds 3] [--jobs 2] [--set KEY=VALUE ...]
 
-Prints the scores of the last validation of every run, and their means. Plain is what
-`ablation.py` calls "no optimization, fp32".
+Prints the scores of the last validation of every run, and their means. "plain fp32" is what
+`ablation.py` calls "no optimization, fp32"; "without kernels" trains with PyTorch's operations
+instead of the fused ones in C.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.training.loop import train
 
+PLAIN = ("plain fp32", "without kernels")
 METRICS = ("valid/loss", "valid/bleu", "valid/exact_match")
 
 
@@ -39,6 +41,8 @@ def scores_of(way: str, config: str, overrides: list[str]) -> dict[str, float]:
             command = [sys.executable, "-m", "seq2seq_cli", "train", config, "--run-dir", run_dir]
         settings = [f"--set={override}" for override in overrides]
         environment = {**torch_environment(), "OMP_NUM_THREADS": "1"}
+        if way == "without kernels":
+            environment["SEQ2SEQ_CPU_ISA"] = "plain"
         subprocess.run([*command, *settings], check=True, capture_output=True, env=environment)
         points = map(json.loads, Path(run_dir, "metrics.jsonl").read_text().splitlines())
         return [point for point in points if "valid/loss" in point][-1]
@@ -47,6 +51,7 @@ def scores_of(way: str, config: str, overrides: list[str]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config")
+    parser.add_argument("--plain", choices=PLAIN, default=PLAIN[0], help="what to compare with")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at once, each with one thread")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
@@ -55,7 +60,7 @@ def main() -> None:
     if given.plain_run:
         run_plain(given.config, given.overrides, given.plain_run)
         return
-    tasks = [(way, seed) for seed in range(1, given.seeds + 1) for way in ("default", "plain fp32")]
+    tasks = [(way, seed) for seed in range(1, given.seeds + 1) for way in ("default", given.plain)]
 
     def scores(task: tuple[str, int]) -> list[float]:
         way, seed = task
@@ -65,7 +70,7 @@ def main() -> None:
         return [point[metric] for metric in METRICS]
 
     print("| way | seed | loss | BLEU | exact match % |\n|---|---|---|---|---|")
-    found: dict[str, list[list[float]]] = {"default": [], "plain fp32": []}
+    found: dict[str, list[list[float]]] = {"default": [], given.plain: []}
     with ThreadPoolExecutor(given.jobs) as pool:
         for (way, seed), row in zip(tasks, pool.map(scores, tasks), strict=True):
             found[way].append(row)
