@@ -1,6 +1,6 @@
 """Whether speed costs quality: the default against plain training, three seeds each.
 
-python benchmarks/quality.py CONFIG [--plain "plain fp32"] [--seeds 3] [--jobs 2] [--set KEY=VALUE ...]
+python benchmarks/quality.py CONFIG [--plain WAY] [--seeds 3] [--jobs 2] [--set KEY=VALUE ...]
 
 Prints the scores of the last validation of every run, and their means. "plain fp32" is what
 `ablation.py` calls "no optimization, fp32"; "without kernels" trains with PyTorch's operations

@@ -1,10 +1,6 @@
 /* Kernels for all processors. */
 
 #include "kernels.h"
-#if defined(__GNUC__) && !defined(__clang__)
-/* With -O3, GCC 12 for x86-64 rounds two of 16 numbers wrongly now and then. */
-#pragma GCC optimize("O2", "tree-loop-vectorize")
-#endif
 #include "vectors_plain.h"
 
 #define NAME plain
@@ -36,7 +32,7 @@ INLINE ivec add_bytes(ivec sum, int32_t word, ivec weight)
     }
     memcpy(pairs, &sums, sizeof pairs);
     for (int i = 0; i < LANES; i++)
-        sum.r[i] += ((int32_t)((uint32_t)pairs[i] << 16) >> 16) + (pairs[i] >> 16);
+        sum[i] += ((int32_t)((uint32_t)pairs[i] << 16) >> 16) + (pairs[i] >> 16);
     return sum;
 }
 
@@ -46,9 +42,7 @@ INLINE ivec add_products(const int precision, ivec sum, int32_t word, ivec weigh
         return add_bytes(sum, word, weight);
     float x;
     memcpy(&x, &word, sizeof x);
-    vec result = mul_add(broadcast(x), as_vec(weight), as_vec(sum));
-    memcpy(&sum, &result, sizeof sum);
-    return sum;
+    return (ivec)mul_add(broadcast(x), (vec)weight, (vec)sum);
 }
 
 #include "kernels_template.h"

@@ -5,9 +5,9 @@
 typedef struct { float32x4_t r[4]; } vec;
 typedef struct { int32x4_t r[4]; } ivec;
 
+#define AT(place, expression) { enum { i = place }; expression; }
 #define EACH(expression) \
-    for (int i = 0; i < 4; i++) \
-        expression
+    do { AT(0, expression) AT(1, expression) AT(2, expression) AT(3, expression) } while (0)
 
 INLINE vec broadcast(float x)
 {

@@ -1,84 +1,86 @@
-/* Vectors of 16 numbers as arrays, which compilers turn into what instructions there are. */
+/* Vectors of 16 numbers of GCC's and Clang's own kind, which become what instructions there are. */
 
-typedef struct { float r[LANES]; } vec;
-typedef struct { int32_t r[LANES]; } ivec;
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+typedef uint32_t uvec __attribute__((vector_size(4 * LANES)));
+typedef double Doubles __attribute__((vector_size(8 * LANES)));
 
-#define EACH(expression) \
-    for (int i = 0; i < LANES; i++) \
-        expression
-#define DEFINE(name, type, parameters, expression) \
-    INLINE type name parameters \
-    { \
-        type y; \
-        EACH(y.r[i] = expression); \
-        return y; \
-    }
-
-DEFINE(broadcast, vec, (float x), x)
-DEFINE(zeros, vec, (void), 0)
-DEFINE(load, vec, (const float *x), x[i])
-DEFINE(add, vec, (vec a, vec b), a.r[i] + b.r[i])
-DEFINE(sub, vec, (vec a, vec b), a.r[i] - b.r[i])
-DEFINE(mul, vec, (vec a, vec b), a.r[i] * b.r[i])
-DEFINE(divide, vec, (vec a, vec b), a.r[i] / b.r[i])
+INLINE vec broadcast(float x) { return x - (vec){0}; }
+INLINE vec zeros(void) { return (vec){0}; }
+INLINE vec load(const float *x)
+{
+    vec y;
+    memcpy(&y, x, sizeof y);
+    return y;
+}
+INLINE vec add(vec x, vec y) { return x + y; }
+INLINE vec sub(vec x, vec y) { return x - y; }
+INLINE vec mul(vec x, vec y) { return x * y; }
+INLINE vec divide(vec x, vec y) { return x / y; }
+INLINE Doubles as_doubles(vec x) { return __builtin_convertvector(x, Doubles); }
 /* A product of two floats is exact as a double, so that almost all results are those of FMA. */
-DEFINE(mul_add, vec, (vec a, vec b, vec c), (float)((double)a.r[i] * b.r[i] + c.r[i]))
-DEFINE(sub_mul, vec, (vec a, vec b, vec c), (float)(c.r[i] - (double)a.r[i] * b.r[i]))
-DEFINE(max, vec, (vec a, vec b), a.r[i] > b.r[i] ? a.r[i] : b.r[i])
-DEFINE(min, vec, (vec a, vec b), a.r[i] < b.r[i] ? a.r[i] : b.r[i])
-DEFINE(absolute, vec, (vec x), fabsf(x.r[i]))
-DEFINE(round_to_even, vec, (vec x), rintf(x.r[i]))
-
-INLINE vec times_power_of_2(vec x, vec n)
+INLINE vec mul_add(vec x, vec y, vec z)
 {
-    for (int i = 0; i < LANES; i++) {
-        uint32_t bits = ((uint32_t)(int32_t)n.r[i] + 127) << 23; /* beyond a row, anything */
-        float power;
-        memcpy(&power, &bits, sizeof power);
-        x.r[i] *= power;
-    }
-    return x;
+    return __builtin_convertvector(as_doubles(x) * as_doubles(y) + as_doubles(z), vec);
 }
-INLINE void store(float *y, vec x) { memcpy(y, x.r, sizeof x.r); }
-INLINE unsigned greater(vec a, vec b)
+INLINE vec sub_mul(vec x, vec y, vec z)
 {
-    unsigned mask = 0;
-    EACH(mask |= (unsigned)(a.r[i] > b.r[i]) << i);
-    return mask;
+    return __builtin_convertvector(as_doubles(z) - as_doubles(x) * as_doubles(y), vec);
 }
-INLINE unsigned equal(vec a, vec b)
+INLINE vec where(ivec condition, vec x, vec y)
 {
-    unsigned mask = 0;
-    EACH(mask |= (unsigned)(a.r[i] == b.r[i]) << i);
-    return mask;
+    return (vec)(((ivec)x & condition) | ((ivec)y & ~condition));
 }
+INLINE vec max(vec x, vec y) { return where(x > y, x, y); }
+INLINE vec min(vec x, vec y) { return where(x < y, x, y); }
+INLINE vec absolute(vec x) { return (vec)((ivec)x & 0x7fffffff); }
+/* Beyond 2^22 a float has no bits after the point. */
+INLINE vec round_to_even(vec x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+INLINE ivec to_whole(vec x) { return (ivec)(x + 0x1.8p23f) - (ivec)broadcast(0x1.8p23f); }
+INLINE vec times_power_of_2(vec x, vec n) { return x * (vec)((uvec)(to_whole(n) + 127) << 23); }
+INLINE void store(float *y, vec x) { memcpy(y, &x, sizeof x); }
+INLINE unsigned bits_of(ivec mask)
+{
+    unsigned bits = 0;
+    for (int i = 0; i < LANES; i++)
+        bits |= (mask[i] & 1u) << i;
+    return bits;
+}
+INLINE unsigned greater(vec x, vec y) { return bits_of(x > y); }
+INLINE unsigned equal(vec x, vec y) { return bits_of(x == y); }
 INLINE float sum_of(vec x)
 {
+    float some[LANES];
+    store(some, x);
     for (int half = LANES / 2; half; half /= 2)
         for (int i = 0; i < half; i++)
-            x.r[i] += x.r[i + half];
-    return x.r[0];
+            some[i] += some[i + half];
+    return some[0];
 }
 INLINE float greatest_of(vec x)
 {
+    float some[LANES];
+    store(some, x);
     for (int half = LANES / 2; half; half /= 2)
         for (int i = 0; i < half; i++)
-            x.r[i] = x.r[i] > x.r[i + half] ? x.r[i] : x.r[i + half];
-    return x.r[0];
+            some[i] = some[i] > some[i + half] ? some[i] : some[i + half];
+    return some[0];
 }
 
-DEFINE(izeros, ivec, (void), 0)
-DEFINE(iload, ivec, (const int32_t *x), x[i])
-DEFINE(isub, ivec, (ivec a, ivec b), a.r[i] - b.r[i])
-DEFINE(to_float, vec, (ivec x), (float)x.r[i])
-DEFINE(to_whole, ivec, (vec x), (int32_t)rintf(x.r[i]))
-
-INLINE vec as_vec(ivec x)
+INLINE ivec izeros(void) { return (ivec){0}; }
+INLINE ivec iload(const int32_t *x)
 {
-    vec y;
-    memcpy(&y, &x, sizeof y);
+    ivec y;
+    memcpy(&y, x, sizeof y);
     return y;
 }
-INLINE void store_bytes(uint8_t *y, ivec x, int zero) { EACH(y[i] = (uint8_t)(x.r[i] + zero)); }
+INLINE ivec isub(ivec x, ivec y) { return x - y; }
+INLINE vec to_float(ivec x) { return __builtin_convertvector(x, vec); }
+INLINE vec as_vec(ivec x) { return (vec)x; }
+INLINE void store_bytes(uint8_t *y, ivec x, int zero)
+{
+    for (int i = 0; i < LANES; i++)
+        y[i] = (uint8_t)(x[i] + zero);
+}
 
 #include "vectors_tails.h"
