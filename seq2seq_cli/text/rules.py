@@ -17,12 +17,10 @@ from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
 from seq2seq_cli.text.corpus import Pair
-from seq2seq_cli.text.scripts import CONTROL, MOJIBAKE, REPLACEMENT, script_of
+from seq2seq_cli.text.scripts import CONTROL, MOJIBAKE, REPLACEMENT, main_scripts, script_of
 
 Mask = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
-
-MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
 
 _SPACE, _OTHER, _DIGIT, _MARK = "space", "other", "digit", "mark"
 _NO_LETTERS = (_SPACE, _OTHER, _DIGIT, CONTROL, REPLACEMENT, _MARK)
@@ -232,12 +230,6 @@ def profile_of(pairs: Sequence[Pair], characters: Characters) -> Profile:
     ratios = tgt.length_N[is_filled] / src.length_N[is_filled]
     scripts = [main_scripts(side.letters_by_script()) for side in batch.sides]
     return Profile(float(np.median(ratios)) if len(ratios) else 1.0, (scripts[0], scripts[1]))
-
-
-def main_scripts(letters: "Counter[str]") -> list[str]:
-    """Return the scripts that make up a fifth of the letters or more."""
-    total = letters.total()
-    return [name for name, count in letters.most_common() if count >= MAIN_SHARE * total > 0]
 
 
 def _either(rejects: Callable[[Side, Limits], Mask]) -> Callable[[Batch], Mask]:
