@@ -20,6 +20,7 @@ class Extra(NamedTuple):
 
 
 EXTRAS = {
+    "bench": Extra(("command",), ()),
     "clean": Extra(("command",), ()),
     "convert": Extra(("import_command", "trim_command"), ()),
     "distill": Extra(("command", "diversify_command"), ()),
