@@ -29,6 +29,7 @@ EXTRAS = {
     "inspect": Extra(("attend_command", "inspect_command"), ()),
     "plot": Extra(("command",), ()),
     "ray": Extra(("command",), ("ray",)),
+    "shard": Extra((), ()),
     "serve": Extra(
         ("command",),
         (

@@ -11,11 +11,11 @@ import torch
 from torch import distributed
 from torch.distributed.rendezvous import rendezvous
 
+from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.training.parallel.elastic import RUN_ID, elastic_process, is_started_by_torchrun
-from seq2seq_cli.training.parallel.fully_shard import FullyShard
 from seq2seq_cli.training.parallel.strategy import DataParallel, SingleProcess
 
 WHAT_NOW = "the same command resumes from the last checkpoint"
@@ -101,7 +101,9 @@ def _strategy(config: Config, group: distributed.ProcessGroup, threads: int) -> 
     lock_seconds = 0.0 if is_local else _SECONDS_OF_A_LOCK
     if distributed.get_world_size() == 1:
         return SingleProcess(lock_seconds)
-    kind = FullyShard if config.training.shard == "full" else DataParallel
+    kind: type[DataParallel] = DataParallel
+    if config.training.shard == "full":
+        kind = plugins.load("shard", "fully_shard").FullyShard
     return kind(group, threads, lock_seconds)
 
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.shard.fully_shard import scatter, shard_loss
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import unique_parameters
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.parallel.fully_shard import scatter, shard_loss
 from seq2seq_cli.training.parallel.launcher import launch
 from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.run import Hooks
