@@ -24,6 +24,7 @@ EXTRAS = {
     "clean": Extra(("command",), ()),
     "convert": Extra(("import_command", "trim_command"), ()),
     "distill": Extra(("command", "diversify_command"), ()),
+    "elastic": Extra((), ()),
     "export": Extra(("command",), ()),
     "hub": Extra(("command",), ("huggingface_hub",)),
     "inspect": Extra(("attend_command", "inspect_command"), ()),

@@ -40,8 +40,8 @@ from seq2seq_cli.processes import (
     unblock_signals,
 )
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
-from seq2seq_cli.training.parallel.elastic import RUN_ID
 from seq2seq_cli.training.parallel.process_group import (
+    RUN_ID,
     WHAT_NOW,
     check_gpus,
     is_started_by_launcher,
