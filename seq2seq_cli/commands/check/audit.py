@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from seq2seq_cli import plugins
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import Pair, files_of_lines, read_pairs
 from seq2seq_cli.text.leakage import LineHashes, Overlap
-from seq2seq_cli.text.rules import RULES, RejectionCounter
 from seq2seq_cli.text.scripts import (
     CONTROL,
     REPLACEMENT,
@@ -112,7 +112,8 @@ def audit_text(
     Raises UserError if the text cannot be read or has no pairs.
     """
     findings = {name: Finding() for name in ("unreadable", "empty", "too_long", *SHARED_RULES)}
-    src, tgt, hashes, rejected = _SideCounter(), _SideCounter(), LineHashes(), RejectionCounter()
+    src, tgt, hashes = _SideCounter(), _SideCounter(), LineHashes()
+    rejected = plugins.load("clean", "rules").RejectionCounter()
     ratios: list[npt.NDArray[np.float32]] = []
     numbered = enumerate(read_pairs(text.once(), data.on_bad_line), start=1)
     num_lines = num_pairs = 0
@@ -155,7 +156,7 @@ def audit_text(
         tgt=tgt.audit(like.tgt.main_scripts if like else None),
         length_ratio=LengthRatio(*np.percentile(np.concatenate(ratios), (50, 1, 99)).tolist()),
         repeated=hashes.repeated(),
-        rejected={name: rejected.counts[name] for name in RULES if name in rejected.counts},
+        rejected=rejected.by_rule(),
     )
     return audit, hashes
 

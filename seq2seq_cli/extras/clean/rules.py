@@ -1,4 +1,4 @@
-"""Rules for pairs that do not belong into training text, which `clean` and `check` share.
+"""Rules for pairs that do not belong into training text; `check` and `distill` use them, too.
 
 A batch of pairs is measured in bulk, with an array operation for all characters at once. Shapes: N
 pairs, C characters of one side (each line ends in a line feed), K kinds of characters.
@@ -389,11 +389,16 @@ RULES: dict[str, Rule] = {
 }
 
 
+def meaning_of(rule: str) -> str:
+    """Return why a rule rejects a pair, with its default limits."""
+    return RULES[rule].meaning.format_map(Limits()._asdict())
+
+
 class RejectionCounter:
     """Counts the pairs that the rules reject with their default limits."""
 
     def __init__(self) -> None:
-        self.counts = Counter[str]()
+        self._counts = Counter[str]()
         self._characters = Characters()
         self._profile: Profile | None = None
 
@@ -408,8 +413,12 @@ class RejectionCounter:
         batch = Batch(pairs, self._characters, Limits(), self._profile)
         names = ["", *RULES]
         found = [names[number] for number in judge(batch, list(RULES.values())).tolist()]
-        self.counts.update(filter(None, found))
+        self._counts.update(filter(None, found))
         return found
+
+    def by_rule(self) -> dict[str, int]:
+        """Return the counts, without zeros, in the order of the rules."""
+        return {name: self._counts[name] for name in RULES if name in self._counts}
 
 
 def _codes(text: str) -> npt.NDArray[np.uint32]:
