@@ -3,7 +3,8 @@
 The core never imports them. It finds them here by name: `seq2seq --help` lists all of their
 commands, and a command whose packages are not installed answers with the `pip install` line. The
 extra `remote` has no folder: its lines are few and in `paths.py`, as any path of text may be a URL.
-`shard` and `elastic` have no commands: training loads them if an option or `torchrun` asks for it.
+`elastic`, `shard` and `subwords` have no commands: training loads them if `torchrun` or an option
+asks for it.
 Tables of the config name implementations, which are found here too.
 """
 
@@ -39,6 +40,7 @@ EXTRAS = {
         ),
     ),
     "shard": Extra(),
+    "subwords": Extra(),
 }
 
 
