@@ -108,7 +108,7 @@ def _compare_tensors(name: str, first: Path, second: Path) -> Iterator[Differenc
             yield Difference("weights", name, *exists)
         return
     a, b = (
-        plugins.load("shard", "shards").read_whole(p) if p.is_dir() else read_tensors(p)
+        plugins.load("shard", "optimizer_shards").read_whole(p) if p.is_dir() else read_tensors(p)
         for p in (first, second)
     )
     shapes = [{n: (t.dtype, t.shape) for n, t in tensors.items()} for tensors in (a, b)]

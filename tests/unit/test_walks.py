@@ -56,7 +56,7 @@ def test_all_functions_of_the_training_walk_are_called(config, tmp_path):
         ("launcher.py", "", "launch"),
         ("processes.py", "", "process_context"),
         ("extras/shard/fully_shard.py", "FullyShard", "start"),
-        ("shards.py", "", "load_shards"),
+        ("optimizer_shards.py", "", "load_shards"),
         ("config/schema.py", "", "Config"),
     }
 

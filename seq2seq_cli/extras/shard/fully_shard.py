@@ -19,7 +19,7 @@ from torch import Tensor, distributed, nn
 from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.shard.shards import (
+from seq2seq_cli.extras.shard.optimizer_shards import (
     check_optimizer,
     has_shards,
     load_shards,

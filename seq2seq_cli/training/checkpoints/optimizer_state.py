@@ -37,7 +37,7 @@ def load_optimizer(checkpoint: Path, run: "Run") -> None:
     Raises DamagedFileError if a file is damaged, UserError if it does not fit.
     """
     if is_listed(checkpoint / "optimizer"):
-        shards = plugins.load("shard", "shards")
+        shards = plugins.load("shard", "optimizer_shards")
         shards.check_shards(checkpoint / "optimizer")
         shards.load_shards(checkpoint, run)
     else:
