@@ -19,9 +19,9 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.commands.bench import measure_training
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import IGNORE_INDEX
+from seq2seq_cli.extras.bench.measure import measure_training
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.model import attention
 from seq2seq_cli.model.packing import Packed, Padded

@@ -3,6 +3,8 @@
 The core never imports them. It finds them here by name: `seq2seq --help` lists all of their
 commands, and a command whose packages are not installed answers with the `pip install` line. The
 extra `remote` has no folder: its lines are few and in `paths.py`, as any path of text may be a URL.
+`elastic`, `shard` and `subwords` have no commands: training loads them if `torchrun` or an option
+asks for it.
 Tables of the config name implementations, which are found here too.
 """
 
@@ -15,18 +17,20 @@ from seq2seq_cli.errors import UserError, pip_arguments
 
 
 class Extra(NamedTuple):
-    command_modules: tuple[str, ...]  # modules in its folder that register commands
-    packages: tuple[str, ...]  # what its pip extra installs and all of its commands need
+    command_modules: tuple[str, ...] = ()  # modules in its folder that register commands
+    packages: tuple[str, ...] = ()  # what its pip extra installs and all of its commands need
 
 
 EXTRAS = {
-    "clean": Extra(("command",), ()),
-    "convert": Extra(("import_command", "trim_command"), ()),
-    "distill": Extra(("command", "diversify_command"), ()),
-    "export": Extra(("command",), ()),
+    "bench": Extra(("command",)),
+    "clean": Extra(("command",)),
+    "convert": Extra(("import_command", "trim_command")),
+    "distill": Extra(("command", "diversify_command")),
+    "elastic": Extra(),
+    "export": Extra(("command",)),
     "hub": Extra(("command",), ("huggingface_hub",)),
-    "inspect": Extra(("attend_command", "inspect_command"), ()),
-    "plot": Extra(("command",), ()),
+    "inspect": Extra(("attend_command", "inspect_command")),
+    "plot": Extra(("command",)),
     "ray": Extra(("command",), ("ray",)),
     "serve": Extra(
         ("command",),
@@ -35,6 +39,8 @@ EXTRAS = {
             *("prometheus_client", "babel", "py3langid", "markdown_it"),
         ),
     ),
+    "shard": Extra(),
+    "subwords": Extra(),
 }
 
 

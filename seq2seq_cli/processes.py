@@ -85,22 +85,24 @@ def _call(work: Callable[[], Result]) -> Result:
 @contextmanager
 def ordered_pool(
     num_processes: int, make: Callable[..., Callable[[Item], Result]], *arguments: object
-) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
+) -> Iterator[Callable[[Iterable[Item | None]], Iterator[Result]]]:
     """Yield a function like `map` of `make(*arguments)`, which each of several processes makes.
 
     The processes, which have imported the module of `make`, end with the block. Some items are
-    taken ahead of the results. The function raises ProcessDiedError.
+    taken ahead of the results; None in place of an item only asks for what is finished. The
+    function raises ProcessDiedError.
     """
     context = process_context(make.__module__)
     pool = ProcessPoolExecutor(num_processes, context, _start_worker, (make, arguments))
 
-    def results_of(items: Iterable[Item]) -> Iterator[Result]:
+    def results_of(items: Iterable[Item | None]) -> Iterator[Result]:
         ahead: deque[Future[Result]] = deque()
         with _death_reported():
             for item in items:
-                with held_signals(signal.SIGINT):  # the first item starts the processes
-                    ahead.append(pool.submit(_work_on, item))
-                if len(ahead) >= _ITEMS_AHEAD * num_processes:
+                if item is not None:
+                    with held_signals(signal.SIGINT, signal.SIGTERM):  # it may start processes
+                        ahead.append(pool.submit(_work_on, item))
+                while ahead and (ahead[0].done() or len(ahead) >= _ITEMS_AHEAD * num_processes):
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()

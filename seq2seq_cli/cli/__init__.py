@@ -6,7 +6,6 @@ Torch is imported inside commands, so that `--help` is fast. Extras register the
 
 from seq2seq_cli.cli import (  # noqa: F401 (they register commands)
     average,
-    bench,
     check,
     compare,
     diff,
@@ -20,12 +19,12 @@ from seq2seq_cli.cli import (  # noqa: F401 (they register commands)
     verify_resume,
     vocab,
 )
-from seq2seq_cli.cli.app import app, main
+from seq2seq_cli.cli.app import EXTRAS_PANEL, app, main
 from seq2seq_cli.plugins import register_commands
 
 register_commands()
 for _command in app.registered_commands:
     if _command.callback and _command.callback.__module__.startswith("seq2seq_cli.extras."):
-        _command.rich_help_panel = "Commands of extras"
+        _command.rich_help_panel = EXTRAS_PANEL
 
 __all__ = ["app", "main"]

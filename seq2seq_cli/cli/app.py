@@ -19,8 +19,9 @@ from seq2seq_cli.machine import torch_environment
 
 _ORDER = [  # in which commands are typically used
     *("init", "check", "vocab", "preprocess", "train", "average", "verify-resume", "translate"),
-    *("join", "eval", "compare", "score", "diff", "bench"),
+    *("join", "eval", "compare", "score", "diff"),
 ]
+EXTRAS_PANEL = "Commands of extras"
 
 
 class _Program(TyperGroup):

@@ -1,1 +1,1 @@
-"""Tools around training, which training itself never calls: check, diff, verify-resume, bench."""
+"""Tools around training, which training itself never calls: check, compare, diff, verify-resume."""

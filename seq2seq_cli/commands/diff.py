@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from seq2seq_cli import plugins
 from seq2seq_cli.config.loader import differing_options, load_config, yaml_text
 from seq2seq_cli.model.weights import read_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.checkpoint import read_state
 from seq2seq_cli.training.checkpoints.manifest import continuations, read_manifest
-from seq2seq_cli.training.checkpoints.optimizer_state import read_whole
 
 # Scalars that say how a run went, not what it learned; the last part of their names.
 _CIRCUMSTANCES = {"tokens_per_second", "seconds", "waiting", "communication", "processes", "starts"}
@@ -107,7 +107,10 @@ def _compare_tensors(name: str, first: Path, second: Path) -> Iterator[Differenc
         if exists[0] != exists[1]:  # most runs have no EMA
             yield Difference("weights", name, *exists)
         return
-    a, b = (read_whole(p) if p.is_dir() else read_tensors(p) for p in (first, second))
+    a, b = (
+        plugins.load("shard", "optimizer_shards").read_whole(p) if p.is_dir() else read_tensors(p)
+        for p in (first, second)
+    )
     shapes = [{n: (t.dtype, t.shape) for n, t in tensors.items()} for tensors in (a, b)]
     if reshaped := sorted(d.name for d in _compare_values("weights", *shapes)):
         yield Difference(

@@ -1,4 +1,4 @@
-"""Training updates of a temporary run, for `bench train`, `check` and `find-lr`."""
+"""Training updates of a temporary run, for `check`, `init` and two extras."""
 
 import functools
 import gc

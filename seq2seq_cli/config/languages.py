@@ -54,8 +54,8 @@ def languages_from_option(given: str) -> LanguagePair:
     return LanguagePair(*(code.replace("_", "-") for code in match.groups()))
 
 
-def language_name(code: str, display: str = "en") -> str:
-    """Return the name of a language in the language `display`; its code if unknown.
+def language_name(code: str) -> str:
+    """Return the English name of a language; its code if unknown.
 
     Raises UserError if the package babel, which has the names of CLDR, is not installed.
     """
@@ -63,7 +63,7 @@ def language_name(code: str, display: str = "en") -> str:
     from babel import Locale, UnknownLocaleError
 
     try:
-        name = Locale.parse(code, sep="-").get_display_name(display)
+        name = Locale.parse(code, sep="-").get_display_name("en")
     except (UnknownLocaleError, ValueError):  # no language with data, but perhaps with a name
-        name = Locale.parse(display).languages.get(code.split("-")[0].lower())
+        name = Locale("en").languages.get(code.split("-")[0].lower())
     return name or code

@@ -101,11 +101,7 @@ class TokenizerFacts(NamedTuple):
 
     tokenizer: str  # as `module.name`
     units: Literal["words", "characters", "symbols"] = "words"  # that its tokens or texts are of
-    sampler: str | None = None  # of random segmentations into subwords, as `module.name`
-
-    @property
-    def has_subwords(self) -> bool:
-        return self.sampler is not None
+    has_subwords: bool = False
 
     @property
     def is_sentencepiece(self) -> bool:
@@ -116,8 +112,8 @@ _SENTENCEPIECE = "sentencepiece_tokenizer.SentencePieceTokenizer"
 TOKENIZER_KINDS: dict[TokenizerKind, TokenizerFacts] = {
     "word": TokenizerFacts(_SENTENCEPIECE, "symbols"),
     "char": TokenizerFacts(_SENTENCEPIECE, "characters"),
-    "bpe": TokenizerFacts(_SENTENCEPIECE, sampler="segmenters.BpeDropout"),
-    "unigram": TokenizerFacts(_SENTENCEPIECE, sampler="segmenters.UnigramSampling"),
+    "bpe": TokenizerFacts(_SENTENCEPIECE, has_subwords=True),
+    "unigram": TokenizerFacts(_SENTENCEPIECE, has_subwords=True),
     "spm_vocab": TokenizerFacts("spm_vocab_tokenizer.SpmVocabTokenizer"),  # of imported models
 }
 

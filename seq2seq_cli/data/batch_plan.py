@@ -132,3 +132,11 @@ def _split_into_batches(
         batches.append(order[start:end])
         start = end
     return batches
+
+
+def pad_rows(rows: Sequence[Sequence[int] | Ids], padding: int) -> npt.NDArray[np.int64]:
+    """Return rows of ids as one array, padded at their ends."""
+    padded = np.full((len(rows), max(map(len, rows))), padding, dtype=np.int64)
+    for filled, row in zip(padded, rows, strict=True):
+        filled[: len(row)] = row
+    return padded

@@ -9,7 +9,7 @@ from seq2seq_cli.data.batch_plan import Indices, Plan, pairs_of_epoch, plan_epoc
 from seq2seq_cli.data.batches import Batch, make_batch, padded_batch
 from seq2seq_cli.data.token_store import Sentences, TokenStore
 from seq2seq_cli.data.tokenization import Ids
-from seq2seq_cli.tokenizers.subword_sampling import Samplers, SubwordSampler
+from seq2seq_cli.tokenizers.subword_sampling import Sampler, Samplers
 
 _NO_SAMPLERS = Samplers()
 
@@ -293,9 +293,7 @@ class ShuffleBuffer:
         ]
 
 
-def _mean_lengths(
-    sentences: Sentences, sampler: SubwordSampler | None, pairs: Indices | None
-) -> Ids:
+def _mean_lengths(sentences: Sentences, sampler: Sampler | None, pairs: Indices | None) -> Ids:
     """Return the lengths in tokens, EOS included; with a sampler, its mean lengths.
 
     How much longer it makes sentences is measured on some, spread evenly over the pairs.

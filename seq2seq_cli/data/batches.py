@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from seq2seq_cli.data.batch_plan import Indices
+from seq2seq_cli.data.batch_plan import Indices, pad_rows
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.data.tokenization import Ids
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID
@@ -76,22 +75,13 @@ def make_batch(store: TokenStore, indices: Sequence[int] | Indices) -> Batch:
 
 def padded_batch(src: Sequence[Ids], tgt: Sequence[Ids]) -> Batch:
     """Make a batch of ids that end in EOS."""
-    src_BS, num_src_tokens = _padded(src, PAD_ID)
-    labels_BT, num_tokens = _padded(tgt, IGNORE_INDEX)
+    src_BS, labels_BT = pad_rows(src, PAD_ID), pad_rows(tgt, IGNORE_INDEX)
     tgt_in_BT = np.full_like(labels_BT, BOS_ID)
     tgt_in_BT[:, 1:] = np.where(labels_BT[:, 1:] == IGNORE_INDEX, PAD_ID, labels_BT[:, :-1])
     return Batch(
         torch.from_numpy(src_BS),
         torch.from_numpy(tgt_in_BT),
         torch.from_numpy(labels_BT),
-        num_tokens,
-        num_src_tokens,
+        num_tokens=sum(map(len, tgt)),
+        num_src_tokens=sum(map(len, src)),
     )
-
-
-def _padded(rows: Sequence[Ids], padding: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the rows as one array, and the number of their tokens."""
-    padded = np.full((len(rows), max(map(len, rows))), padding, dtype=np.int64)
-    for filled, row in zip(padded, rows, strict=True):
-        filled[: len(row)] = row
-    return padded, sum(map(len, rows))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -44,6 +45,11 @@ def cache_folder() -> Path:
     if given := os.environ.get("SEQ2SEQ_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq-cli"
+
+
+def key_of(values: Any) -> str:
+    """Return the name of what depends on these values, which JSON can hold."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]
 
 
 def most_bytes() -> float:
@@ -187,7 +193,7 @@ def cached_counts(
     Waits for another process that is counting it, such as a run that was started with this one.
     """
     texts = [[hash_of_files(t.files), t.forms] for t in (train, *held_out)]
-    key = hashlib.sha256(json.dumps([*texts, on_bad_line, _VERSION]).encode()).hexdigest()[:32]
+    key = key_of([*texts, on_bad_line, _VERSION])
     path = cache_folder() / COUNTS / f"{key}.json"
     if (counts := _read_counts(path)) is None:
         with writing(f"{COUNTS}-{key}"):

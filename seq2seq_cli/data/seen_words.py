@@ -14,9 +14,10 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from seq2seq_cli.config.text import SUBWORDS
+from seq2seq_cli.data.record import Record
 from seq2seq_cli.data.token_store import Sentences
 from seq2seq_cli.text.quoting import SPACE
 from seq2seq_cli.text.words import is_spaceless
@@ -38,10 +39,8 @@ _FACTORS_N = np.array(_FACTORS, np.uint64)
 Hashes = npt.NDArray[np.uint64]
 
 
-class SeenWords(BaseModel):
+class SeenWords(Record):
     """The words of a text, each by one bit of a table, and the share of new words in such text."""
-
-    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
     table: str = Field(min_length=1, max_length=2 << (_MOST_BITS - 3))  # in base64
     new_share: Annotated[float, Field(gt=0, le=1)]

@@ -34,6 +34,7 @@ from seq2seq_cli.data.cache import (
     PART,
     cache_folder,
     in_use,
+    key_of,
     lock,
     make_room,
     size_of,
@@ -258,7 +259,7 @@ def open_store(
     opened = request.open_all(dict(zip(chain(*keys), chain(*texts), strict=True)))
     segments = [opened[key] for key in chain(*keys)]
     sizes = [sum(opened[key].facts.pairs for key in corpus) for corpus in keys]
-    store = TokenStore(_hash(keys) if len(segments) > 1 else keys[0][0], segments, sizes)
+    store = TokenStore(key_of(keys) if len(segments) > 1 else keys[0][0], segments, sizes)
     if len(store) == 0:
         reason = (
             f"{store.facts.too_long:,} are longer than data.max_length {max_length:,} tokens"
@@ -322,7 +323,7 @@ class _Request(NamedTuple):
         """Return the name of the segment of a text."""
         models = [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in self.tokenizers]
         options = [text.forms, models, self.on_bad_line, self.max_length]
-        return _hash([_FORMAT, hash_of_files(text.files), *options])
+        return key_of([_FORMAT, hash_of_files(text.files), *options])
 
     def open_all(self, texts: Mapping[str, ParallelText]) -> dict[str, _Segment]:
         """Open the segments of these names; missing or damaged ones are written."""
@@ -355,10 +356,6 @@ class _Request(NamedTuple):
             return _Segment(cache_folder() / key, self.tokenizers)
         except (UserError, ValueError):
             return None
-
-
-def _hash(values: Any) -> str:
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]
 
 
 def _write_segment(chunks: Iterable[TokenizedChunk], folder: Path) -> None:

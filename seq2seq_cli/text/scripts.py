@@ -3,6 +3,7 @@
 import functools
 import re
 import unicodedata
+from collections import Counter
 
 from seq2seq_cli.console import printable
 
@@ -28,6 +29,7 @@ MOJIBAKE = re.compile(
 )
 
 _BY_TOKENIZERS = re.compile(r"\S [.,。、，](?:\s|$)|\w '(?:d|ll|m|re|s|t|ve)\b")
+_MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
 _FEWEST_WORDS = 4  # of a line that should have a capital: shorter ones may be labels
 
 
@@ -46,6 +48,12 @@ def script_of(character: str) -> str | None:
     first, *rest = unicodedata.name(character, "").split(" ")
     word = rest[0] if first in _WIDTHS and rest else first
     return None if not word or word in _NO_SCRIPTS else _SCRIPTS.get(word, word.capitalize())
+
+
+def main_scripts(letters: Counter[str]) -> list[str]:
+    """Return the scripts that make up a fifth of the letters or more, the most frequent first."""
+    total = letters.total()
+    return [name for name, count in letters.most_common() if count >= _MAIN_SHARE * total > 0]
 
 
 def looks_like_mojibake(text: str) -> bool:

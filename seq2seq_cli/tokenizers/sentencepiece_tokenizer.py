@@ -51,10 +51,6 @@ class SentencePieceTokenizer(Tokenizer):
         return kind_of(self.model)
 
     @classmethod
-    def read(cls, model: bytes, shared_with: Tokenizer | None) -> Self:
-        return cls(model, shared_with)
-
-    @classmethod
     def learn(
         cls, lines: Iterable[str], config: TokenizerConfig, side: Side, features: Sequence[str]
     ) -> Self:

@@ -107,10 +107,6 @@ class SpmVocabTokenizer(Tokenizer):
         return self._entries.quoted
 
     @classmethod
-    def read(cls, model: bytes, shared_with: Tokenizer | None) -> Self:
-        return cls(model, shared_with)
-
-    @classmethod
     def learn(
         cls, lines: Iterable[str], config: TokenizerConfig, side: Side, features: Sequence[str]
     ) -> Self:

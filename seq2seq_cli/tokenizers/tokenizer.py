@@ -41,8 +41,9 @@ class LearnedPiece(NamedTuple):
 class Tokenizer(ABC):
     """One vocabulary. `to_text(to_ids(s)) == s` for normalized text without unknown tokens.
 
-    A kind is a subclass that implements the abstract methods. The other methods are for entries of
-    text in which ▁ is a space, after the special tokens and the features.
+    A kind is a subclass that is made of `model` and `shared_with`, and implements the abstract
+    methods. The other methods are for entries of text in which ▁ is a space, after the special
+    tokens and the features.
     """
 
     def __init__(
@@ -78,7 +79,10 @@ class Tokenizer(ABC):
             if found is None:
                 raise UserError(f"this is a tokenizer of an unknown kind: {short(name)}")
             kind = found
-        return _class_of(kind).read(model, shared_with)
+        tokenizer: Tokenizer = implementation("tokenizers", TOKENIZER_KINDS[kind].tokenizer)(
+            model, shared_with
+        )
+        return tokenizer
 
     @staticmethod
     def load(path: Path, shared_with: "Tokenizer | None" = None) -> "Tokenizer":
@@ -101,11 +105,6 @@ class Tokenizer(ABC):
         cls, lines: Iterable[str], config: TokenizerConfig, side: Side, features: Sequence[str]
     ) -> "Tokenizer":
         """See `fit`."""
-
-    @classmethod
-    @abstractmethod
-    def read(cls, model: bytes, shared_with: "Tokenizer | None") -> "Tokenizer":
-        """See `from_model`."""
 
     @abstractmethod
     def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:

@@ -19,9 +19,8 @@ from seq2seq_cli.training.logging.summary import summarize
 from seq2seq_cli.training.nonfinite import handle_nonfinite
 from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.optimizers.schedules import set_lr
-from seq2seq_cli.training.parallel.elastic import is_started_by_torchrun
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
-from seq2seq_cli.training.parallel.process_group import process_group
+from seq2seq_cli.training.parallel.process_group import is_started_by_torchrun, process_group
 from seq2seq_cli.training.plan import plan_again
 from seq2seq_cli.training.resume import start_or_resume
 from seq2seq_cli.training.run import Hooks, MetricSums, Run

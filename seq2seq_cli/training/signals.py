@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM ask training to stop; it does when the current update is done and saved."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -8,8 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from seq2seq_cli.training.parallel.elastic import seconds_of_copies
+from seq2seq_cli.processes import has_terminal
+from seq2seq_cli.training.parallel.process_group import is_started_by_torchrun
 from seq2seq_cli.training.parallel.strategy import SingleProcess
+
+_SECONDS_OF_COPIES = 1.0  # in which a launcher forwards a signal that its processes already had
+
+
+def _seconds_of_copies(number: int) -> float:
+    """Return the seconds in which a launcher may forward a signal that this process already had.
+
+    `torchrun` forwards SIGINT and SIGTERM, `launcher.py` SIGINT only if no terminal sends it.
+    """
+    is_ctrl_c = number == signal.SIGINT and not is_started_by_torchrun() and has_terminal()
+    is_started = "TORCHELASTIC_RUN_ID" in os.environ or multiprocessing.parent_process() is not None
+    return _SECONDS_OF_COPIES if is_started and not is_ctrl_c else 0.0
 
 
 class StopRequest:
@@ -35,7 +49,7 @@ def stop_on_signals(parallel: SingleProcess) -> Iterator[StopRequest]:
     received: dict[int, float] = {}
 
     def note(number: int, frame: FrameType | None) -> None:
-        if number in received and time.monotonic() - received[number] >= seconds_of_copies(number):
+        if number in received and time.monotonic() - received[number] >= _seconds_of_copies(number):
             signal.signal(number, before[signal.Signals(number)])
             signal.raise_signal(number)
         if number == signal.SIGINT and number not in received and parallel.is_main:

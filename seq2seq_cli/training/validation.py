@@ -43,7 +43,7 @@ def validate(
 
     def in_main() -> tuple[Scores, Scores | None, AttentionPlots | None]:
         with with_weights(run.evaluated_model, run.evaluated_weights):
-            scores, on_general = score_model(run), score_general(run)
+            scores, on_general = score_model(run)
             # The attention of a model whose loss is NaN or infinite says nothing.
             if not (validation.attention and math.isfinite(scores.loss)):
                 return scores, on_general, None
@@ -80,18 +80,17 @@ def validate(
     saver.record_validation(metrics, is_kept=is_kept, is_end=is_finished(run))
 
 
-def score_model(run: Run) -> Scores:
-    """Evaluate the model as it is on the validation data. Raises UserError when out of memory."""
-    with evaluation_of(run, run.data.valid) as (translator, held_out):
-        return evaluate(translator, held_out, decode=run.config.validation.decode)
+def score_model(run: Run) -> tuple[Scores, Scores | None]:
+    """Evaluate the model as it is on the validation data and, if there is any, `data.general`.
 
+    Raises UserError when out of memory.
+    """
 
-def score_general(run: Run) -> Scores | None:
-    """Evaluate the model as it is on `data.general`, if there is such text."""
-    if run.data.general is None:
-        return None
-    with evaluation_of(run, run.data.general) as (translator, held_out):
-        return evaluate(translator, held_out, decode=run.config.validation.decode)
+    def on(text: HeldOut | None) -> Scores:
+        with evaluation_of(run, text) as (translator, held_out):
+            return evaluate(translator, held_out, decode=run.config.validation.decode)
+
+    return on(run.data.valid), None if run.data.general is None else on(run.data.general)
 
 
 def forgets(run: Run, general: float | None) -> bool:
@@ -111,7 +110,7 @@ def score_candidate(run: Run, stop: StopRequest) -> Scores:
     if stop.signal:
         message = "stopped while comparing models; the same command compares them again"
         raise Interrupted(message, 128 + stop.signal)
-    scores, on_general = score_model(run), score_general(run)
+    scores, on_general = score_model(run)
     general = None if on_general is None else on_general.metrics()[run.config.validation.metric]
     if forgets(run, general):
         logger.info(f"a candidate is not chosen: its score on data.general is {general:.3f}")

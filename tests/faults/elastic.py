@@ -30,7 +30,7 @@ from number_task import numbers_config, write_config
 from safetensors.torch import load_file
 from torch import Tensor
 
-from seq2seq_cli.training.checkpoints.optimizer_state import read_whole
+from seq2seq_cli.extras.shard.optimizer_shards import read_whole
 
 STEPS = 300
 SECONDS = 600.0  # in which a run must end after its last kill

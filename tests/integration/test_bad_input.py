@@ -386,7 +386,6 @@ def test_resuming_drops_truncated_metrics_lines(trained, numbers, seq2seq, tmp_p
 def test_unsupported_requests_to_a_trained_run_are_rejected(
     trained, numbers, seq2seq, tmp_path, monkeypatch
 ):
-    (tmp_path / "empty").write_text("")
     other = tmp_path / "other"
     text = ("--set", f"data.train.src={numbers / 'train.tgt'}", "--set", "training.max_steps=1")
     text = (*text, "--set", "training.warmup_steps=0", "--set", "data.valid=null")
@@ -400,7 +399,6 @@ def test_unsupported_requests_to_a_trained_run_are_rejected(
         "the runs of an ensemble must have the same vocabulary": (
             *("translate", trained, "--ensemble", other, "1"),
         ),
-        "empty has no lines": ("bench", "translate", trained, "--input", tmp_path / "empty"),
         "the run has no validation text: give --src and --ref, or --pairs": ("eval", other),
         "--format huggingface does not support this model: it needs tokenizer.shared": (
             *("export", trained, "--format", "huggingface", "--output", tmp_path / "x"),

@@ -487,31 +487,3 @@ def test_training_on_a_gpu(numbers, seq2seq, tmp_path):
     for device in ("cuda", "cpu"):
         result = seq2seq("eval", run, "--json", "--device", device)
         assert json.loads(result.stdout)["exact_match"] >= 95
-
-
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_bench_train_measures_each_part_of_a_step(numbers, seq2seq, processes):
-    options = ("--updates", 3, "--warmup", 1, "--set", f"training.processes={processes}", "--json")
-    result = seq2seq("bench", "train", numbers / "numbers.yaml", *options)
-    assert result.exit_code == 0, result.stderr
-    found = json.loads(result.stdout)
-    parts = sum(found[f"ms_{part}"] for part in ("data", "forward", "backward", "optimizer"))
-    assert parts == pytest.approx(found["ms_per_update"])
-    rate = 1000 * found["tokens_per_update"] / found["ms_per_update"]
-    assert found["tokens_per_second"] == pytest.approx(rate)
-    assert found["processes"] == processes
-    assert min(value for value in found.values() if not isinstance(value, str)) >= 0
-    assert found["ceiling_fp32_gflops"] > 0
-    assert 0 < found["share_of_ceiling"] < 1
-
-
-@pytest.mark.slow
-def test_bench_train_prints_a_table_and_writes_nothing(numbers, seq2seq):
-    before = sorted(numbers.iterdir())
-    result = seq2seq("bench", "train", numbers / "numbers.yaml", "--updates", 1, "--warmup", 0)
-    assert [line.split("  ")[0] for line in result.stdout.splitlines()][:3] == [
-        "target tokens/s",
-        "tokens per update",
-        "time per update",
-    ]
-    assert sorted(numbers.iterdir()) == before

@@ -113,7 +113,6 @@ def test_what_needs_one_model_refuses_an_ensemble(config, ensemble, seq2seq, tmp
     refused(seq2seq, by_name, "average", ensemble, "--last", 2)
     refused(seq2seq, by_name, "train", config, "--from", ensemble, *new)
     refused(seq2seq, by_name, "diff", ensemble, ensemble)
-    refused(seq2seq, by_name, "bench", "translate", ensemble)
     refused(seq2seq, "one model is needed, but an ensemble has several", "inspect", ensemble)
     weights = ensemble / "members/1/model.safetensors"
     for command in ("translate", "eval", "compare"):

@@ -138,9 +138,8 @@ def test_auto_batch_size_without_memory_is_a_user_error(numbers, seq2seq, tmp_pa
     config = load_config(numbers / "numbers.yaml", [auto])
     with pytest.raises(UserError, match="not even one pair of 7 tokens fits into memory"):
         loop.train(config, tmp_path / "run", hooks=Hooks(available_memory=lambda: 0))
-    for command in (("check",), ("bench", "train", "--updates=1", "--warmup=0")):
-        result = seq2seq(*command, numbers / "numbers.yaml", "--set", auto)
-        assert result.exit_code == 0, result.stderr
+    result = seq2seq("check", numbers / "numbers.yaml", "--set", auto)
+    assert result.exit_code == 0, result.stderr
 
 
 @contextmanager

@@ -110,7 +110,7 @@ SAMPLE = """
 import hashlib, sys
 import numpy as np
 from pathlib import Path
-from seq2seq_cli.tokenizers.subword_sampling import SubwordSampler
+from seq2seq_cli.extras.subwords.sampler import SubwordSampler
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 tokenizer = Tokenizer.load(Path(sys.argv[1]))
 sentences = [np.array(ids) for ids in tokenizer.to_ids_batch(["seven three", "zero nine"] * 30)]

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from seq2seq_cli import Translator
-from seq2seq_cli.commands.bench import DecodingSpeed, decoding_table
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
@@ -422,19 +421,3 @@ def test_incompatible_decoding_options_are_rejected(trained, seq2seq, tmp_path: 
         result = seq2seq("translate", trained, *options, "1")
         assert result.exit_code == 2, options
         assert message in result.stderr
-
-
-def test_bench_translate_measures_each_precision(trained, seq2seq):
-    options = ("--precision", "fp32", "--precision", "int8", "--lines", 20)
-    found = json.loads(seq2seq("bench", "translate", trained, *options, "--json").stdout)
-    assert [one["precision"] for one in found] == ["fp32", "int8"]
-    assert all(
-        one[name] > 0 for one in found for name in one if name not in ("precision", "engine")
-    )
-    for one in found:
-        is_compiled = one["precision"] in native.precisions()
-        assert one["engine"].startswith("C, " if is_compiled else "PyTorch")
-    assert found[0]["p50_ms"] <= found[0]["p95_ms"]
-    page = decoding_table([DecodingSpeed(**speed) for speed in found])
-    assert "sentences/s" in page.splitlines()[0]
-    assert [line.split()[0] for line in page.splitlines()[1:]] == ["fp32", "int8"]

@@ -12,7 +12,7 @@ from compiling import COMPILER, compile_program
 from small_models import build, random_sources
 
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
-from seq2seq_cli.decoding.search.scoring import pad_rows
+from seq2seq_cli.decoding.search.scoring import padded_ids
 from seq2seq_cli.native import library as native
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID
 
@@ -93,7 +93,7 @@ def test_a_processor_without_dot_products_does_not_run_them(arm_program):
 )
 def test_a_model_has_the_same_logits_with_all_sets(precision, options):
     model = build(3, vocabulary=70, **options)
-    src_BS = pad_rows(random_sources(20))
+    src_BS = padded_ids(random_sources(20))
     tokens = torch.randint(4, 70, (6, 20, 1), generator=torch.Generator().manual_seed(1))
     logits = {}
     try:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from bare_runs import bare_run
+from bare_runs import bare_run, random_batch
 from hypothesis import example, given
 from hypothesis.strategies import integers
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -450,3 +450,37 @@ def test_retaining_freed_pages_is_a_no_op_without_glibc(monkeypatch):
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: NoLibrary())
     assert retain_freed_pages() is False
+
+
+def deeper(**options: object) -> Transformer:
+    torch.manual_seed(5)
+    shape = {"d_model": 16, "heads": 2, "layers": 2, "d_ff": 32, "dropout": 0.0} | options
+    return Transformer(ModelConfig(**shape), 30, 30, True, PAD_ID)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "post", "positions": "rotary"}])
+def test_activation_checkpointing_keeps_every_bit_of_the_gradients(options):
+    """With dropout, which is drawn again in the backward pass."""
+    gradients = []
+    for checkpoints in (False, True):
+        model = deeper(dropout=0.3, attention_dropout=0.2, activation_dropout=0.1, **options)
+        model.checkpoints_activations = checkpoints
+        batch_loss = BatchLoss(model, 0.1, use_bf16=False).train()
+        for seed in (1, 2):
+            batch_loss(random_batch(7, seed)).total.backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    assert all(torch.equal(gradients[0][name], g) for name, g in gradients[1].items())
+
+
+def test_activation_checkpointing_keeps_only_what_layers_read():
+    """Fewer tensors wait for the backward pass."""
+    sizes = []
+    for checkpoints in (False, True):
+        model, kept = deeper(layers=4), []
+        model.checkpoints_activations = checkpoints
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, kept=kept: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+        ):
+            BatchLoss(model, 0.1, use_bf16=False).train()(random_batch(7, seed=1))
+        sizes.append(sum(kept))
+    assert sizes[1] < sizes[0] / 3

@@ -291,8 +291,8 @@ def test_help_on_a_full_disk_is_an_error_without_a_traceback():
 
 def test_commands_of_extras_have_a_panel_of_their_own(seq2seq: Command):
     core, _, extras = seq2seq("--help").stdout.partition("Commands of extras")
-    assert all(f"│ {name} " in core for name in ("train", "translate", "bench"))
-    assert all(f"│ {name} " in extras for name in ("export", "plot", "serve"))
+    assert all(f"│ {name} " in core for name in ("train", "translate", "compare"))
+    assert all(f"│ {name} " in extras for name in ("export", "plot", "serve", "bench"))
 
 
 def test_ctrl_c_while_a_command_is_ending_prints_no_traceback():

@@ -55,8 +55,8 @@ def test_all_functions_of_the_training_walk_are_called(config, tmp_path):
         ("strategy.py", "DataParallel", "sum_gradients"),
         ("launcher.py", "", "launch"),
         ("processes.py", "", "process_context"),
-        ("fully_shard.py", "FullyShard", "start"),
-        ("optimizer_state.py", "", "load_shards"),
+        ("extras/shard/fully_shard.py", "FullyShard", "start"),
+        ("optimizer_shards.py", "", "load_shards"),
         ("config/schema.py", "", "Config"),
     }
 

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from seq2seq_cli import plugins
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import Pair, files_of_lines, read_pairs
 from seq2seq_cli.text.leakage import LineHashes, Overlap
-from seq2seq_cli.text.rules import RULES, RejectionCounter
-from seq2seq_cli.text.rules import main_scripts as main_scripts_of
 from seq2seq_cli.text.scripts import (
     CONTROL,
     REPLACEMENT,
     lacks_capitals,
     looks_like_mojibake,
     looks_tokenized,
+    main_scripts,
     script_of,
     truncate_for_terminal,
 )
@@ -112,7 +112,8 @@ def audit_text(
     Raises UserError if the text cannot be read or has no pairs.
     """
     findings = {name: Finding() for name in ("unreadable", "empty", "too_long", *SHARED_RULES)}
-    src, tgt, hashes, rejected = _SideCounter(), _SideCounter(), LineHashes(), RejectionCounter()
+    src, tgt, hashes = _SideCounter(), _SideCounter(), LineHashes()
+    rejected = plugins.load("clean", "rules").RejectionCounter()
     ratios: list[npt.NDArray[np.float32]] = []
     numbered = enumerate(read_pairs(text.once(), data.on_bad_line), start=1)
     num_lines = num_pairs = 0
@@ -155,7 +156,7 @@ def audit_text(
         tgt=tgt.audit(like.tgt.main_scripts if like else None),
         length_ratio=LengthRatio(*np.percentile(np.concatenate(ratios), (50, 1, 99)).tolist()),
         repeated=hashes.repeated(),
-        rejected={name: rejected.counts[name] for name in RULES if name in rejected.counts},
+        rejected=rejected.by_rule(),
     )
     return audit, hashes
 
@@ -205,13 +206,12 @@ class _SideCounter:
         if num_unknown:
             self._findings["unknown"].add(line, text)
 
-    def audit(self, main_scripts: list[str] | None) -> SideAudit:
-        """Return the audit; every line should have letters of `main_scripts`, or of its own."""
+    def audit(self, wanted: list[str] | None) -> SideAudit:
+        """Return the audit; every line should have letters of the wanted scripts, or of its own."""
         letters = self._letters.copy()
         del letters[CONTROL], letters[REPLACEMENT]
         scripts = {name: n / letters.total() for name, n in letters.most_common()}
-        if main_scripts is None:
-            main_scripts = main_scripts_of(letters)
+        wanted = main_scripts(letters) if wanted is None else wanted
 
         def lines_with(is_defect: Callable[[frozenset[str]], bool]) -> Finding:
             findings = [f for scripts, f in self._by_scripts.items() if is_defect(scripts)]
@@ -220,11 +220,9 @@ class _SideCounter:
 
         findings = {
             "wrong_script": lines_with(
-                lambda s: bool(s & scripts.keys() and main_scripts) and s.isdisjoint(main_scripts)
+                lambda s: bool(s & scripts.keys() and wanted) and s.isdisjoint(wanted)
             ),
             "control": lines_with(lambda s: CONTROL in s),
             "replaced": lines_with(lambda s: REPLACEMENT in s),
         }
-        return SideAudit(
-            self._tokens, self._unknown, scripts, main_scripts, findings | self._findings
-        )
+        return SideAudit(self._tokens, self._unknown, scripts, wanted, findings | self._findings)

@@ -15,7 +15,6 @@ from seq2seq_cli.commands.check.audit import (
 from seq2seq_cli.config.text import SUBWORDS
 from seq2seq_cli.console import counted
 from seq2seq_cli.text.leakage import Overlap, Repeats
-from seq2seq_cli.text.rules import RULES, Limits
 from seq2seq_cli.text.scripts import truncate_for_terminal
 from seq2seq_cli.tokenizers.training_text import LEAST_FREQUENCY
 from seq2seq_cli.tokenizers.vocabulary import VocabularyAudit
@@ -32,9 +31,6 @@ _PAIR_DEFECTS = {
     "unreadable": "that cannot be read",
     "empty": "with an empty side",
     "too_long": "over data.max_length, {max_length:,} tokens",
-}
-_PAIR_DEFECTS |= {
-    name: f"with {RULES[name].meaning.format_map(Limits()._asdict())}" for name in SHARED_RULES
 }
 _SIDE_DEFECTS = {
     "wrong_script": "without a letter of {scripts}",
@@ -193,6 +189,9 @@ class Report:
 
         for key, defect in _PAIR_DEFECTS.items():
             yield from warn(name, text.findings[key], defect.format(max_length=self.max_length))
+        for rule in SHARED_RULES:
+            meaning = plugins.load("clean", "rules").meaning_of(rule)
+            yield from warn(name, text.findings[rule], f"with {meaning}")
         kinds = self.numbers["vocabulary"]["kind"]
         for where, side, kind in (
             (f"{name} source", text.src, kinds["src"]),

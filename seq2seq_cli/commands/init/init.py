@@ -27,14 +27,13 @@ from seq2seq_cli.console import counted, printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
-from seq2seq_cli.text.scripts import CONTROL, REPLACEMENT, script_of
+from seq2seq_cli.text.scripts import CONTROL, REPLACEMENT, main_scripts, script_of
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
 
 _HELD_OUT = 1_000  # maximum number of pairs to hold out
 _HELD_OUT_SHARE = 20  # hold out at most one pair in this many
 _SAMPLE = 10_000  # lines in which scripts and words are counted
-_MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
 _BYTES_OF_A_TOKEN = 4  # approximately, for subwords in any script
 _SMALLEST_BATCH = 512  # tokens
 
@@ -233,10 +232,8 @@ def look_at(given: ParallelText) -> Text:
 
 
 def _side(lines: Sequence[str]) -> Side:
-    letters = Counter(script_of(letter) for line in lines for letter in set(line))
-    for other in (None, CONTROL, REPLACEMENT):
-        del letters[other]
-    main = [s for s, n in letters.most_common() if s and n >= _MAIN_SHARE * letters.total()]
+    letters = Counter(filter(None, (script_of(letter) for line in lines for letter in set(line))))
+    del letters[CONTROL], letters[REPLACEMENT]
     words = Counter(word for line in lines for word in line.split())
     num_words = max(1, words.total())
     ends = [unicodedata.category(line.strip()[-1]) for line in lines]
@@ -251,7 +248,7 @@ def _side(lines: Sequence[str]) -> Side:
         characters=sum(map(len, lines)) / len(lines),
         sentences=ends.count("Po") / len(lines),
         not_nfkc=sum(not unicodedata.is_normalized("NFKC", line) for line in lines) / len(lines),
-        scripts=main,
+        scripts=main_scripts(letters),
         types=len(words),
         once=list(words.values()).count(1) / num_words,
         distinct=sum(len(set(line.split())) for line in lines) / num_words,

@@ -5,10 +5,7 @@ import queue
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +25,7 @@ from seq2seq_cli.machine import (
     retain_freed_pages,
     set_num_threads,
 )
-from seq2seq_cli.processes import end_with_parent, held_signals, process_context, unblock_signals
+from seq2seq_cli.processes import ProcessDiedError, ordered_pool
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import WHOLE_FILE, Place, may_wait
 
@@ -40,7 +37,6 @@ _CHARACTERS_AT_ONCE = 1 << 22
 _LINES_AT_ONCE = 1_000  # in a chunk, so that they can be batched by length
 _SECONDS_TO_GATHER = 0.02  # that a line from a pipe waits for others to join its chunk
 _LARGE_FILE = 400_000  # bytes; from this size on, starting more processes pays
-_CHUNKS_AHEAD = 2  # for every process
 # Memory of a process, in bytes: Python, PyTorch and a batch take some 300 to 450 MB; the weights as
 # they are read, as a model, and packed for search take less than three times their file.
 _BYTES_OF_A_PROCESS = 500_000_000
@@ -167,38 +163,36 @@ def _ending_at_sigterm() -> Iterator[None]:
 
 
 def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -> Iterator[Line]:
-    context = process_context(__name__)
     all_cuts = Cuts()
-    with (
-        _ending_at_sigterm(),
-        ProcessPoolExecutor(processes, context, _start_in_process, (job, processes)) as pool,
-    ):
-        ahead: deque[Future[Translated]] = deque()
-        chunk: Chunk | None = (0, [])
-        unreadable: UserError | None = None
+    unreadable: list[UserError] = []
+
+    def readable() -> Iterator[Chunk | None]:
         try:
-            while chunk is not None or ahead:
-                try:
-                    chunk = next(chunks, None)
-                except UserError as error:
-                    chunk, unreadable = None, error
-                if chunk is not None and chunk[1]:  # the first chunk starts the processes
-                    with held_signals(signal.SIGINT, signal.SIGTERM):
-                        ahead.append(pool.submit(_translate_in_process, chunk))
-                most = 1 if chunk is None else _CHUNKS_AHEAD * processes
-                while ahead and (ahead[0].done() or len(ahead) >= most):
-                    translated, cuts = ahead.popleft().result()
-                    all_cuts += cuts
-                    yield from translated
-        except BrokenProcessPool:
+            for chunk in chunks:
+                yield chunk if chunk[1] else None  # no line has arrived yet
+        except UserError as error:  # raised after the lines before it
+            unreadable.append(error)
+
+    with _ending_at_sigterm(), ordered_pool(processes, _translation, job, processes) as translate:
+        try:
+            for lines, cuts in translate(readable()):
+                all_cuts += cuts
+                yield from lines
+        except ProcessDiedError:
             raise UserError(
                 "a translating process died (out of memory?); try --processes 1"
             ) from None
         finally:
-            pool.shutdown(cancel_futures=True)  # if exit came first, the processes would never end
             all_cuts.report()
-    if unreadable is not None:
-        raise unreadable
+    for error in unreadable:
+        raise error
+
+
+def _translation(job: Job, processes: int) -> Callable[[Chunk], Translated]:
+    """Load the model in one of the processes, which share the cores."""
+    set_num_threads(max(1, num_cores() // processes))
+    worker = Worker(job)
+    return lambda chunk: worker.translate([chunk])
 
 
 class Worker:
@@ -219,22 +213,6 @@ class Worker:
         cuts: list[Cuts] = []
         lines = list(translate_chunks(self._job, self._translator, chunks, cuts.append))
         return lines, cuts[0]
-
-
-_worker: Worker  # in a process that translates for another
-
-
-def _start_in_process(job: Job, processes: int) -> None:
-    global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
-    unblock_signals()
-    threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
-    set_num_threads(max(1, num_cores() // processes))
-    _worker = Worker(job)
-
-
-def _translate_in_process(chunk: Chunk) -> Translated:
-    return _worker.translate([chunk])
 
 
 def chunks_of(job: Job, lines: Iterable[str], first_number: int) -> Iterator[Chunk]:

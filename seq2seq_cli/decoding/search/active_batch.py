@@ -12,7 +12,7 @@ from torch import Tensor
 from seq2seq_cli.decoding.engines.base import Decoder
 from seq2seq_cli.decoding.requests import Ids, Request, not_finite
 from seq2seq_cli.decoding.search.logit_rules import LogitRules
-from seq2seq_cli.decoding.search.scoring import pad_rows
+from seq2seq_cli.decoding.search.scoring import padded_ids
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID
 
 _WORTH_COPYING = 0.75  # share of unfinished sentences at which it pays to copy them
@@ -26,7 +26,7 @@ class ActiveBatch:
     """
 
     def __init__(self, decoder: Decoder, requests: Sequence[Request], rules: LogitRules) -> None:
-        src_BS = pad_rows([request.src for request in requests]).to(decoder.device)
+        src_BS = padded_ids([request.src for request in requests]).to(decoder.device)
         self.state = decoder.start(src_BS)
         self.requests = requests
         self.rules = rules

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.data.batch_plan import bucket_by_length
+from seq2seq_cli.data.batch_plan import bucket_by_length, pad_rows
 from seq2seq_cli.decoding.given_score import GivenScore, normalized_rows
 from seq2seq_cli.decoding.requests import (
     IMPOSSIBLE,
@@ -177,7 +177,7 @@ def _score_batch(
     model: Model, pairs: Sequence[tuple[Ids, Ids]], with_attention: bool, threads: int
 ) -> list[GivenScore]:
     sources = _Sources(model, [[*src, EOS_ID] for src, _ in pairs])
-    ids_BT = pad_rows([[*tgt, EOS_ID] for _, tgt in pairs])
+    ids_BT = pad_rows([[*tgt, EOS_ID] for _, tgt in pairs], PAD_ID)
     lengths = [len(tgt) + 1 for _, tgt in pairs]
     ends, longest = np.cumsum(lengths), sources.structure.longest
     log_probs_P = np.empty(ends[-1], np.float32)
@@ -218,7 +218,7 @@ class _Sources:
         if not model.source_eos:  # as model/layers.py: without_eos
             sources = [ids[:1] + ids[1:-1] for ids in sources]
         lengths = [len(ids) for ids in sources]
-        self._ids_BS = pad_rows(sources)
+        self._ids_BS = pad_rows(sources, PAD_ID)
         self._places_BS = model.places(self._ids_BS)
         self.structure = native.Sources(
             count=len(sources),
@@ -251,11 +251,3 @@ def _check(status: int, number: int | None = None) -> None:
         raise MemoryError
     if status == native.NOT_FINITE:
         raise not_finite(number)
-
-
-def pad_rows(rows: Sequence[Ids]) -> NDArray[np.int64]:
-    """Return rows of ids side by side, padded at their ends."""
-    padded = np.full((len(rows), max(map(len, rows))), PAD_ID, dtype=np.int64)
-    for number, row in enumerate(rows):
-        padded[number, : len(row)] = row
-    return padded

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq_cli.data.batch_plan import bucket_by_length
+from seq2seq_cli.data.batch_plan import bucket_by_length, pad_rows
 from seq2seq_cli.decoding.given_score import NOT_SCORED, GivenScore, without_eos
 from seq2seq_cli.decoding.requests import Ids, not_finite
 from seq2seq_cli.model.attention import AttentionLog, AttentionRecord
@@ -37,8 +37,8 @@ def score_given(
         np.array([len(pair[side]) + 1 for pair in pairs], dtype=np.int32) for side in (0, 1)
     )
     for batch in bucket_by_length(src_lengths, tgt_lengths, tokens_per_batch):
-        src_BS = pad_rows([[*pairs[i][0], EOS_ID] for i in batch]).to(models[0].device)
-        tgt_BT = pad_rows([[BOS_ID, *pairs[i][1], EOS_ID] for i in batch]).to(models[0].device)
+        src_BS = padded_ids([[*pairs[i][0], EOS_ID] for i in batch]).to(models[0].device)
+        tgt_BT = padded_ids([[BOS_ID, *pairs[i][1], EOS_ID] for i in batch]).to(models[0].device)
         of_models, attentions = [], []
         for model in models:
             log: AttentionLog | None = [] if with_attention else None
@@ -67,7 +67,6 @@ def aligning_layer(cross: AttentionLog) -> AttentionRecord:
     return cross[max(0, len(cross) - 2)]
 
 
-def pad_rows(rows: Sequence[Ids]) -> Tensor:
+def padded_ids(rows: Sequence[Ids]) -> Tensor:
     """Return rows of ids side by side, BT, padded at their ends."""
-    longest = max(map(len, rows))
-    return torch.tensor([row + [PAD_ID] * (longest - len(row)) for row in rows])
+    return torch.from_numpy(pad_rows(rows, PAD_ID))

@@ -21,9 +21,7 @@ from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.clean.language_scripts import scripts_of
 from seq2seq_cli.extras.clean.outputs import Outputs, opened_outputs
-from seq2seq_cli.processes import ordered_pool
-from seq2seq_cli.text.corpus import BadLineError, Pair, read_entries, readable_pairs
-from seq2seq_cli.text.rules import (
+from seq2seq_cli.extras.clean.rules import (
     RULES,
     Batch,
     Characters,
@@ -34,7 +32,9 @@ from seq2seq_cli.text.rules import (
     judge,
     profile_of,
 )
-from seq2seq_cli.text.seen_hashes import Hashes, SeenHashes, hashes_of
+from seq2seq_cli.extras.clean.seen_hashes import Hashes, SeenHashes, hashes_of
+from seq2seq_cli.processes import ordered_pool
+from seq2seq_cli.text.corpus import BadLineError, Pair, read_entries, readable_pairs
 
 logger = logging.getLogger(__name__)
 

@@ -98,8 +98,8 @@ def _settings(
     from seq2seq_cli import plugins
     from seq2seq_cli.config.languages import languages_from_option
     from seq2seq_cli.extras.clean.cleaner import RULE_NAMES, Settings
+    from seq2seq_cli.extras.clean.rules import Limits
     from seq2seq_cli.machine import num_cores
-    from seq2seq_cli.text.rules import Limits
 
     for name in without or ():
         if name not in RULE_NAMES:

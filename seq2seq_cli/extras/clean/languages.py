@@ -7,7 +7,7 @@ import numpy as np
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.rules import Batch, Mask, Rule, Side
+from seq2seq_cli.extras.clean.rules import Batch, Mask, Rule, Side
 
 _MIN_LETTERS = 20  # of a line: shorter ones are seldom identified correctly
 _MIN_PROBABILITY = 0.9

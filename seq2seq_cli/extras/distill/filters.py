@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.clean import rules
 from seq2seq_cli.extras.distill.stages import Facts, written
-from seq2seq_cli.text import rules
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.io import raw_lines
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer

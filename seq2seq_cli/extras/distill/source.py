@@ -9,12 +9,12 @@ import numpy as np
 
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.extras.clean.seen_hashes import SeenHashes
 from seq2seq_cli.extras.distill.stages import Facts, written
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.features import TAB
 from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.leakage import source_hash
-from seq2seq_cli.text.seen_hashes import SeenHashes
 
 LONGEST = 1_000  # characters; longer lines are rarely one sentence
 _AT_ONCE = 5_000  # lines

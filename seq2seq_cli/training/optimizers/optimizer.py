@@ -91,6 +91,6 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
     kind = OPTIMIZERS[config.optimizer]
     options = {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_epsilon}
     if not any(parameter.is_meta for parameter in model.parameters()):
-        options |= kind.options  # else `fully_shard.py` builds another optimizer, of shards
+        options |= kind.options  # else `extras/shard` builds another optimizer, of shards
     groups = [{"state": kind.state} | group for group in kind.groups(model, config.weight_decay)]
     return kind.make(groups, lr=config.lr, **options)

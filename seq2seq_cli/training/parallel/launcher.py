@@ -8,6 +8,7 @@ the others does not train; it waits for them, forwards SIGTERM, and reports why 
 import functools
 import itertools
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -26,6 +27,7 @@ import torch
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
+from seq2seq_cli.decoding.engines.native_model import parameter_shapes
 from seq2seq_cli.errors import Interrupted, UserError, of_system
 from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.machine import available_memory, num_cores
@@ -40,8 +42,8 @@ from seq2seq_cli.processes import (
     unblock_signals,
 )
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
-from seq2seq_cli.training.parallel.elastic import RUN_ID
 from seq2seq_cli.training.parallel.process_group import (
+    RUN_ID,
     WHAT_NOW,
     check_gpus,
     is_started_by_launcher,
@@ -103,18 +105,14 @@ def choose_num_processes(config: Config, cores: int, memory: int) -> int:
 
 
 def _num_weights(config: Config, text: int) -> int:
-    """Return the approximate number of weights in the model's matrices, for so many tokens of text.
+    """Return the approximate number of weights of the model, for so many tokens of text.
 
     A vocabulary of size `auto` is estimated as one of subwords.
     """
-    model = config.model
-    square, feed_forward = model.d_model**2, 2 * model.d_model * model.d_ff
-    encoder = model.layers.encoder * (4 * square + feed_forward)
-    decoder = model.layers.decoder * (8 * square + feed_forward)
-    vocab_size = config.tokenizer.vocab_size.tgt
-    if vocab_size == "auto":
-        vocab_size = num_pieces("bpe", text // _TOKENS_OF_A_PAIR)
-    return encoder + decoder + model.d_model * vocab_size
+    sizes, estimate = config.tokenizer.vocab_size, num_pieces("bpe", text // _TOKENS_OF_A_PAIR)
+    src, tgt = (estimate if size == "auto" else size for size in (sizes.src, sizes.tgt))
+    shapes = parameter_shapes(config.model, src, tgt, is_shared=config.tokenizer.shared)
+    return sum(map(math.prod, shapes.values()))
 
 
 def launch(work: Callable[[], Result], num_processes: int) -> Result:

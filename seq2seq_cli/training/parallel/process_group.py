@@ -3,28 +3,35 @@
 import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 
 import torch
 from torch import distributed
 from torch.distributed.rendezvous import rendezvous
 
+from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.device import choose_device
-from seq2seq_cli.training.parallel.elastic import RUN_ID, elastic_process, is_started_by_torchrun
-from seq2seq_cli.training.parallel.fully_shard import FullyShard
 from seq2seq_cli.training.parallel.strategy import DataParallel, SingleProcess
 
+RUN_ID = "seq2seq-cli.launcher"  # of processes that `launcher.py` started
 WHAT_NOW = "the same command resumes from the last checkpoint"
+
+WatchMachines = Callable[[Callable[[object], object]], object]  # given `broadcast`
 
 _LONGEST_WAIT = timedelta(days=7)  # for a validation; the launcher notices a process that died
 _LONGEST_UPDATE = timedelta(minutes=30)  # or saving, or the rendezvous
 _SECONDS_OF_A_LOCK = 120.0  # at most, of a machine that is gone: 90 is the lease time of NFS
 _SECONDS_TO_BE_ENDED = 10.0  # by the launcher, after another process has failed
 _SECONDS_FOR_MAIN = 1.0  # to end for the same reason, and be the one that reports it
+
+
+def is_started_by_torchrun() -> bool:
+    """Return True if this is a process of `torchrun`, which may start it again on any machine."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", RUN_ID) != RUN_ID
 
 
 def is_started_by_launcher() -> bool:
@@ -50,7 +57,10 @@ def process_group(config: Config) -> Iterator[SingleProcess]:
     if not is_started_by_launcher():
         yield SingleProcess()
         return
-    with elastic_process() as watch_machines:
+    elastic: AbstractContextManager[WatchMachines] = nullcontext(lambda broadcast: None)
+    if is_started_by_torchrun():
+        elastic = plugins.load("elastic", "machines").elastic_process()
+    with elastic as watch_machines:
         parallel = _join_launched_group(config)
         try:
             watch_machines(parallel.broadcast)
@@ -101,7 +111,9 @@ def _strategy(config: Config, group: distributed.ProcessGroup, threads: int) -> 
     lock_seconds = 0.0 if is_local else _SECONDS_OF_A_LOCK
     if distributed.get_world_size() == 1:
         return SingleProcess(lock_seconds)
-    kind = FullyShard if config.training.shard == "full" else DataParallel
+    kind: type[DataParallel] = DataParallel
+    if config.training.shard == "full":
+        kind = plugins.load("shard", "fully_shard").FullyShard
     return kind(group, threads, lock_seconds)
 
 

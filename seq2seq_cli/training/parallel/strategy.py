@@ -2,7 +2,7 @@
 
 A run calls its strategy wherever several processes would do something else than one: to gather
 numbers, to sum gradients, to load and to save. Of several processes the main one alone prepares the
-text, validates, logs and saves. `fully_shard.py` has the strategy that shards the model, too.
+text, validates, logs and saves. `extras/shard` has the strategy that shards the model, too.
 """
 
 import time

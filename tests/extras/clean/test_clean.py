@@ -13,7 +13,7 @@ from commands import Command
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2seq_cli.text.seen_hashes import SeenHashes
+from seq2seq_cli.extras.clean.seen_hashes import SeenHashes
 
 GERMAN = [
     *("der", "alte", "Hund", "sucht", "heute", "seinen", "Knochen", "im"),

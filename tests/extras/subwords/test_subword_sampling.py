@@ -21,8 +21,9 @@ from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.tokenizers.segmenters import groups_by_length
-from seq2seq_cli.tokenizers.subword_sampling import SubwordSampler, make_samplers
+from seq2seq_cli.extras.subwords.sampler import SubwordSampler
+from seq2seq_cli.extras.subwords.segmenters import groups_by_length
+from seq2seq_cli.tokenizers.subword_sampling import make_samplers
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID, LearnedPiece, Tokenizer, Tokenizers
 
 STRENGTHS = {"bpe": 0.1, "unigram": 0.3}

@@ -1,4 +1,4 @@
-"""Rules for pairs that do not belong into training text, which `clean` and `check` share.
+"""Rules for pairs that do not belong into training text; `check` and `distill` use them, too.
 
 A batch of pairs is measured in bulk, with an array operation for all characters at once. Shapes: N
 pairs, C characters of one side (each line ends in a line feed), K kinds of characters.
@@ -17,12 +17,10 @@ from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
 from seq2seq_cli.text.corpus import Pair
-from seq2seq_cli.text.scripts import CONTROL, MOJIBAKE, REPLACEMENT, script_of
+from seq2seq_cli.text.scripts import CONTROL, MOJIBAKE, REPLACEMENT, main_scripts, script_of
 
 Mask = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
-
-MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
 
 _SPACE, _OTHER, _DIGIT, _MARK = "space", "other", "digit", "mark"
 _NO_LETTERS = (_SPACE, _OTHER, _DIGIT, CONTROL, REPLACEMENT, _MARK)
@@ -234,12 +232,6 @@ def profile_of(pairs: Sequence[Pair], characters: Characters) -> Profile:
     return Profile(float(np.median(ratios)) if len(ratios) else 1.0, (scripts[0], scripts[1]))
 
 
-def main_scripts(letters: "Counter[str]") -> list[str]:
-    """Return the scripts that make up a fifth of the letters or more."""
-    total = letters.total()
-    return [name for name, count in letters.most_common() if count >= MAIN_SHARE * total > 0]
-
-
 def _either(rejects: Callable[[Side, Limits], Mask]) -> Callable[[Batch], Mask]:
     """Return a rule for pairs from a rule for one side."""
     return lambda batch: rejects(batch.src, batch.limits) | rejects(batch.tgt, batch.limits)
@@ -397,11 +389,16 @@ RULES: dict[str, Rule] = {
 }
 
 
+def meaning_of(rule: str) -> str:
+    """Return why a rule rejects a pair, with its default limits."""
+    return RULES[rule].meaning.format_map(Limits()._asdict())
+
+
 class RejectionCounter:
     """Counts the pairs that the rules reject with their default limits."""
 
     def __init__(self) -> None:
-        self.counts = Counter[str]()
+        self._counts = Counter[str]()
         self._characters = Characters()
         self._profile: Profile | None = None
 
@@ -416,8 +413,12 @@ class RejectionCounter:
         batch = Batch(pairs, self._characters, Limits(), self._profile)
         names = ["", *RULES]
         found = [names[number] for number in judge(batch, list(RULES.values())).tolist()]
-        self.counts.update(filter(None, found))
+        self._counts.update(filter(None, found))
         return found
+
+    def by_rule(self) -> dict[str, int]:
+        """Return the counts, without zeros, in the order of the rules."""
+        return {name: self._counts[name] for name in RULES if name in self._counts}
 
 
 def _codes(text: str) -> npt.NDArray[np.uint32]:

@@ -15,7 +15,6 @@ together with its address, are ignored.
 import errno
 import ipaddress
 import logging
-import multiprocessing
 import os
 import secrets
 import signal
@@ -31,14 +30,11 @@ from typing import Any
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import PARENT
-from seq2seq_cli.processes import has_terminal
 
 logger = logging.getLogger(__name__)
 
-RUN_ID = "seq2seq-cli.launcher"  # of processes that `launcher.py` started
 SECONDS = 60  # without an answer, after which a machine is lost
 
-_SECONDS_OF_COPIES = 1.0  # in which a launcher forwards a signal that its processes already had
 _SECONDS_TO_SAVE = 60.0  # after the agent is gone
 _SECONDS_BETWEEN_POLLS = 0.5  # of the agent
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 5}  # the first: Linux only
@@ -68,36 +64,18 @@ _SECONDS_TO_NOTICE = 15
 _SECRET_BYTES = 32
 
 
-def is_started_by_torchrun() -> bool:
-    """Return True if this is a process of `torchrun`, which may start it again on any machine."""
-    return os.environ.get("TORCHELASTIC_RUN_ID", RUN_ID) != RUN_ID
-
-
-def seconds_of_copies(number: int) -> float:
-    """Return the seconds in which a launcher may forward a signal that this process already had.
-
-    `torchrun` forwards SIGINT and SIGTERM, `launcher.py` SIGINT only if no terminal sends it.
-    """
-    is_ctrl_c = number == signal.SIGINT and not is_started_by_torchrun() and has_terminal()
-    is_started = "TORCHELASTIC_RUN_ID" in os.environ or multiprocessing.parent_process() is not None
-    return _SECONDS_OF_COPIES if is_started and not is_ctrl_c else 0.0
-
-
 @contextmanager
 def elastic_process() -> Iterator[Callable[[Callable[[object], object]], None]]:
-    """Save and stop if the agent ends while the block runs. Without torchrun, do nothing.
+    """Save and stop if the agent of this process of torchrun ends while the block runs.
 
     Yields a function that also watches the other machines; all processes call it with their
     `broadcast`. Raises UserError if the agent has ended already.
     """
+    if _is_adopted():
+        raise UserError("the torchrun that started this process has ended")
+    _start(_stop_with_agent)
     with ExitStack() as stack:
-        if is_started_by_torchrun():
-            if _is_adopted():
-                raise UserError("the torchrun that started this process has ended")
-            _start(_stop_with_agent)
-            yield lambda broadcast: stack.enter_context(watched_machines(broadcast, PARENT))
-        else:
-            yield lambda broadcast: None
+        yield lambda broadcast: stack.enter_context(watched_machines(broadcast, PARENT))
 
 
 def _is_adopted() -> bool:

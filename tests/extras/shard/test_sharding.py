@@ -17,11 +17,11 @@ from torch import Tensor
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.shard.fully_shard import scatter, shard_loss
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import unique_parameters
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.parallel.fully_shard import scatter, shard_loss
 from seq2seq_cli.training.parallel.launcher import launch
 from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.run import Hooks
@@ -137,34 +137,6 @@ def test_sharded_bf16_is_as_exact_as_bf16_in_one_process(config, tmp_path, model
             errors[name] = (alone, sharded)
     alone, sharded = (torch.stack(each).norm() for each in zip(*errors.values(), strict=True))
     assert 0 < sharded < 1.5 * alone
-
-
-@pytest.mark.parametrize("options", [{}, {"norm": "post", "positions": "rotary"}])
-def test_activation_checkpointing_keeps_every_bit_of_the_gradients(options):
-    """With dropout, which is drawn again in the backward pass."""
-    gradients = []
-    for checkpoints in (False, True):
-        model = build(dropout=0.3, attention_dropout=0.2, activation_dropout=0.1, **options)
-        model.checkpoints_activations = checkpoints
-        batch_loss = BatchLoss(model, 0.1, use_bf16=False).train()
-        for seed in (1, 2):
-            batch_loss(random_batch(7, seed)).total.backward()
-        gradients.append({name: p.grad for name, p in model.named_parameters()})
-    assert all(torch.equal(gradients[0][name], g) for name, g in gradients[1].items())
-
-
-def test_activation_checkpointing_keeps_only_what_layers_read():
-    """Fewer tensors wait for the backward pass."""
-    sizes = []
-    for checkpoints in (False, True):
-        model, kept = build(layers=4), []
-        model.checkpoints_activations = checkpoints
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor, kept=kept: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
-        ):
-            BatchLoss(model, 0.1, use_bf16=False).train()(random_batch(7, seed=1))
-        sizes.append(sum(kept))
-    assert sizes[1] < sizes[0] / 3
 
 
 # Without key biases, whose true gradient is zero, so that Adam follows the rounding.

@@ -8,10 +8,15 @@ from typing import Annotated
 import typer
 
 from seq2seq_cli.cli import options
-from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.app import EXTRAS_PANEL, app
 
 bench_app = typer.Typer(no_args_is_help=True)
-app.add_typer(bench_app, name="bench", help="Measure speed and memory on this machine.")
+app.add_typer(
+    bench_app,
+    name="bench",
+    help="Measure speed and memory on this machine.",
+    rich_help_panel=EXTRAS_PANEL,
+)
 
 
 @bench_app.command(
@@ -33,7 +38,7 @@ def bench_train(
     Utilization is relative to the speed of large matrix products, measured in the same run.
     """
     loaded = options.load_config_file(config, overrides, device)
-    from seq2seq_cli.commands.bench import measure_training
+    from seq2seq_cli.extras.bench.measure import measure_training
 
     if (speed := measure_training(loaded, warmup, updates)) is not None:
         typer.echo(json.dumps(asdict(speed), indent=2) if as_json else speed.table())
@@ -72,7 +77,7 @@ def bench_translate(
 
     Each precision runs in a new process; p50 and p95 are the latencies of single sentences.
     """
-    from seq2seq_cli.commands.bench import decoding_table, measure_decoding
+    from seq2seq_cli.extras.bench.measure import decoding_table, measure_decoding
 
     speeds = measure_decoding(
         run_dir, precisions, overrides or (), device or "auto", input_file, num_lines

@@ -16,7 +16,7 @@ from faults.lost_machines import can_make_namespaces, ip
 MACHINE = """
 import json, os, sys, time
 from pathlib import Path
-from seq2seq_cli.training.parallel.elastic import watched_machines
+from seq2seq_cli.extras.elastic.machines import watched_machines
 
 def tell_others(address):
     if sys.argv[1] == "0":

@@ -19,18 +19,18 @@ from torch import Tensor, distributed, nn
 from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.shard.optimizer_shards import (
+    check_optimizer,
+    has_shards,
+    load_shards,
+    write_shards,
+)
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import Weights, unique_parameters
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.checkpoints.checkpoint import FULL, Saver, make_room, shards_part
-from seq2seq_cli.training.checkpoints.optimizer_state import (
-    check_optimizer,
-    has_shards,
-    load_shards,
-    optimizer_tensors,
-    write_shards,
-)
+from seq2seq_cli.training.checkpoints.optimizer_state import optimizer_tensors
 from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import describe_shape

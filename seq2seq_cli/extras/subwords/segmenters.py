@@ -7,27 +7,43 @@ lattice, V vocabulary.
 import array
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from seq2seq_cli.tokenizers.subword_sampling import (
-    NO_SEGMENTATIONS,
-    Counts,
-    Ids,
-    Numbers,
-    Pieces,
-    Segmentations,
-    Stretches,
-    find_in_sorted,
-    mix,
-    ranges,
-)
-from seq2seq_cli.tokenizers.tokenizer import UNK_ID
+from seq2seq_cli.config.types import TokenizerKind
+from seq2seq_cli.tokenizers.subword_sampling import Ids
+from seq2seq_cli.tokenizers.tokenizer import UNK_ID, LearnedPiece
+
+Counts = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.uint64]
+Pieces = Mapping[str, LearnedPiece]
 
 _IMPOSSIBLE = np.int32(2**31 - 1)  # the rank of no merge
 _MOST_SYMBOLS = 1 << 22  # merged at once, 32 MiB
 _MOST_EDGES = 1 << 20  # of the lattices that are kept
+
+
+class Stretches(NamedTuple):
+    """Stretches of text that are segmented apart from one another."""
+
+    ids_N: Ids  # of all text, as the tokenizer segments it without sampling
+    starts_W: Counts  # of each stretch in `ids_N`
+    sizes_W: Counts  # in tokens
+    numbers_W: Numbers  # random bits of each, which determine its segmentation
+
+
+class Segmentations(NamedTuple):
+    """New ids of the stretches that may differ, one after the other."""
+
+    changed_C: Counts  # the indices of these stretches, in order
+    sizes_C: Counts  # in tokens
+    ids_N: Counts
+
+
+NO_SEGMENTATIONS = Segmentations(*np.zeros((3, 0), np.int64))
 
 
 class BpeDropout:
@@ -256,3 +272,30 @@ class UnigramSampling:
             )
             self._ids_E.extend([number for _, _, number in edges])
             self._num_nodes += 1
+
+
+def find_in_sorted(table: Counts, values: Counts) -> tuple[npt.NDArray[np.bool_], Counts]:
+    """Return whether the sorted table, which is not empty, has each value, and the place."""
+    places = np.searchsorted(table, values).clip(max=len(table) - 1)
+    return table[places] == values, places
+
+
+def ranges(starts: Counts, sizes: Counts) -> Counts:
+    """Return the numbers from each start on, as many as its size, one range after the other."""
+    ends = np.cumsum(sizes)
+    positions: Counts = np.repeat(starts - (ends - sizes), sizes) + np.arange(sizes.sum())
+    return positions
+
+
+def mix(numbers: Numbers) -> Numbers:
+    """Return a hash of 64-bit numbers (SplitMix64: Steele et al. 2014)."""
+    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+SEGMENTERS: dict[TokenizerKind, type[BpeDropout] | type[UnigramSampling]] = {
+    "bpe": BpeDropout,
+    "unigram": UnigramSampling,
+}

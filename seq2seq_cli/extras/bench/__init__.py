@@ -1,0 +1,1 @@
+"""seq2seq bench: speed and memory of training and translation."""

@@ -1,0 +1,1 @@
+"""Fully sharded training, for models that do not fit on one GPU."""

@@ -1,0 +1,1 @@
+"""Random segmentations of the training text into subwords."""
