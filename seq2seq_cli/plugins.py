@@ -35,6 +35,7 @@ EXTRAS = {
             *("prometheus_client", "babel", "py3langid", "markdown_it"),
         ),
     ),
+    "tune": Extra(("command",), ("optuna",)),
 }
 
 
