@@ -39,7 +39,7 @@ DEFAULTS = {
     "model.activation_dropout": Default("0..0.2", "of feed-forward layers, in addition"),
     "training.tokens_per_batch": Default("x0.5..x2", "the best rate depends on it"),
     "training.lr": Default("x0.25..x4", "matters most; depends on optimizer, batch and length"),
-    "training.warmup_steps": Default("x0.25..x4", "high rates need more"),
+    "training.warmup_steps": Default("x0.5..x2", "high rates need more"),
     "training.weight_decay": Default("0.0,0.01,0.1", "0 or orders of magnitude"),
     "training.label_smoothing": Default("0..0.2", "0.1 is the value of most papers"),
     "training.ema_decay": Default("null,0.99,0.999", "long averages suit long runs"),
@@ -127,7 +127,7 @@ def parse(given: str, config: Config, check: Check) -> Option:
         option = _range(name, text, config, check) if ".." in text else _choices(name, text)
         for value in option.choices or (option.text_of(option.low), option.text_of(option.high)):
             check(f"{name}={value}")
-    except (UserError, ValueError) as error:
+    except UserError as error:
         raise UserError(f"{shown}: {error}") from None
     return option
 
@@ -141,10 +141,10 @@ def _choices(name: str, text: str) -> Option:
     try:
         values, _ = parse_yaml(f"[{text}]")
     except (yaml.YAMLError, RecursionError):
-        raise ValueError("the values are not valid YAML") from None
+        raise UserError("the values are not valid YAML") from None
     choices = tuple(dict.fromkeys(map(yaml_text, values)))
     if len(choices) < 2:
-        raise ValueError("give at least two values, or a range such as 0.1..0.3")
+        raise UserError("give at least two values, or a range such as 0.1..0.3")
     return Option(name, choices)
 
 
@@ -154,7 +154,7 @@ def _range(name: str, text: str, config: Config, check: Check) -> Option:
         check(f"{name}=1")
     low, high = (_end(end.strip(), options.get(name)) for end in text.split("..", 1))
     if not -math.inf < low < high < math.inf:
-        raise ValueError(f"{low:g} is not lower than {high:g}")
+        raise UserError(f"{low:g} is not lower than {high:g}")
     is_whole = float(low).is_integer() and float(high).is_integer()
     if is_whole:
         try:
@@ -172,12 +172,10 @@ def _end(text: str, value: Any) -> float:
             return float(text)
         factor = float(text[1:])
     except ValueError:
-        raise ValueError(f"{text!r} is not a number") from None
+        raise UserError(f"{text!r} is not a number") from None
     given, _ = parse_yaml(yaml_text(value))  # one number for both sides
     if type(given) not in (int, float):
-        raise ValueError(
-            f"{text} needs a number to multiply, but the config has {yaml_text(value)}"
-        )
+        raise UserError(f"{text} needs a number to multiply, but the config has {yaml_text(value)}")
     product = float(factor * given)
     return round(product) if isinstance(given, int) and math.isfinite(product) else product
 
