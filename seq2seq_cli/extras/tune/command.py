@@ -52,7 +52,7 @@ def tune(
     """
     loaded = options.load_config_file(config, overrides, device)
     tuning = plugins.load("tune", "tuning")
-    report = plugins.load("tune", "report")
+    results = plugins.load("tune", "results")
     study = tuning.tune(loaded, output, hours, search or [])
-    typer.echo(report.as_json(study) if as_json else report.table_of(study))
-    typer.echo(f"wrote {printable(str(report.best_config(study)))}", err=as_json)
+    typer.echo(results.as_json(study) if as_json else results.table_of(study))
+    typer.echo(f"wrote {printable(str(results.best_config(study)))}", err=as_json)

@@ -1,15 +1,12 @@
 """What `seq2seq tune` searches: options of the config, each in a range or among choices."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import yaml
-
-from seq2seq_cli.config.loader import flatten, yaml_text
+from seq2seq_cli.config.loader import flatten, yaml_text, yaml_value
 from seq2seq_cli.config.metrics import METRICS
-from seq2seq_cli.config.safe_yaml import parse_yaml
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import SUBWORDS
 from seq2seq_cli.errors import UserError, short
@@ -114,7 +111,7 @@ def parse(given: str, config: Config, check: Check) -> Option:
     shown = f"--search {short(given)}"
     if not equals and name in DEFAULTS:
         text = DEFAULTS[name].values
-    if not (name and text):
+    if "." not in name or not text:
         raise UserError(f"{shown}: write it as section.key=LOW..HIGH or section.key=A,B,C")
     if name.startswith(("validation.", "data.valid", "data.general")):
         raise UserError(f"{shown}: all trials must be scored alike")
@@ -138,11 +135,7 @@ def _scores_text(config: Config) -> bool:
 
 
 def _choices(name: str, text: str) -> Option:
-    try:
-        values, _ = parse_yaml(f"[{text}]")
-    except (yaml.YAMLError, RecursionError):
-        raise UserError("the values are not valid YAML") from None
-    choices = tuple(dict.fromkeys(map(yaml_text, values)))
+    choices = tuple(dict.fromkeys(map(yaml_text, yaml_value(f"[{text}]", text))))
     if len(choices) < 2:
         raise UserError("give at least two values, or a range such as 0.1..0.3")
     return Option(name, choices)
@@ -173,7 +166,7 @@ def _end(text: str, value: Any) -> float:
         factor = float(text[1:])
     except ValueError:
         raise UserError(f"{text!r} is not a number") from None
-    given, _ = parse_yaml(yaml_text(value))  # one number for both sides
+    given = yaml_value(yaml_text(value), text)  # one number for both sides
     if type(given) not in (int, float):
         raise UserError(f"{text} needs a number to multiply, but the config has {yaml_text(value)}")
     product = float(factor * given)
@@ -182,5 +175,5 @@ def _end(text: str, value: Any) -> float:
 
 def own_values(options: Sequence[Option], config: Config) -> dict[str, str]:
     """Return the values that the config itself has for the options."""
-    own: Mapping[str, Any] = flatten(config)
+    own = flatten(config)
     return {o.name: yaml_text(own[o.name]) for o in options if o.name in own}

@@ -124,7 +124,7 @@ class Study:
         """Return True if a trial is worse at its last validation than most others were there."""
         if sum(each.state == "finished" for each in self.trials) < FEWEST_FINISHED:
             return False
-        from seq2seq_cli.extras.tune.sampling import is_worse_than_median  # which takes a second
+        from seq2seq_cli.extras.tune.proposals import is_worse_than_median  # which takes a second
 
         return is_worse_than_median(self, trial)
 
@@ -133,7 +133,7 @@ class Study:
 class StopTrial:
     """The hook that stops the training of a trial: when time is up, or to prune it.
 
-    It reads the record anew, as it may be called in other processes.
+    It reads the record, as it is called in other processes.
     """
 
     folder: Path

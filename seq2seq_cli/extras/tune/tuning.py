@@ -11,8 +11,8 @@ from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.cache import cached_counts
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.tune.report import write_best
-from seq2seq_cli.extras.tune.sampling import propose
+from seq2seq_cli.extras.tune.proposals import propose
+from seq2seq_cli.extras.tune.results import write_best
 from seq2seq_cli.extras.tune.space import own_values, search_space
 from seq2seq_cli.extras.tune.study import StopTrial, Study, Trial, record_of
 from seq2seq_cli.files import locked, write_atomic
@@ -99,7 +99,7 @@ def next_trial(study: Study) -> Trial | None:
 def train_trial(study: Study, trial: Trial, seconds: float) -> None:
     """Train a trial in a process of its own, until it ends or for so many seconds at most."""
     run = study.run_of(trial)
-    with run.locked(_PATIENCE):
+    with run.locked(_PATIENCE):  # no process of a killed command trains there any more
         study.save()
     logger.info("trial %s: %s", f"{trial.number:,}", "  ".join(trial.overrides))
     stop = StopTrial(study.folder, trial.number, time.time() + seconds)

@@ -21,7 +21,7 @@ from seq2seq_cli.extras.tune.space import DEFAULTS, Option, search_space
 from seq2seq_cli.extras.tune.study import Study
 
 pytest.importorskip("optuna")
-from seq2seq_cli.extras.tune.sampling import propose
+from seq2seq_cli.extras.tune.proposals import propose
 
 ONE = ("--set", "training.processes=1", "--device", "cpu")
 SEARCH = ("--search", "training.lr=0.01,0.02,0.03,0.04,0.05")
@@ -191,11 +191,12 @@ def test_trials_keep_the_values_of_a_preset(config, seq2seq, tmp_path):
         (["training.lrr=x0.5..x2"], "unknown option, did you mean training.lr?"),
         (["training.lr"], None),
         (["training.seed"], "write it as section.key=LOW..HIGH or section.key=A,B,C"),
+        (["preset=small,medium"], "write it as section.key=LOW..HIGH or section.key=A,B,C"),
         (["training.lr=0.2..0.1"], "0.2 is not lower than 0.1"),
         (["training.lr=0.1..nan"], "is not lower than"),
         (["training.lr=0.1..high"], "'high' is not a number"),
         (["training.lr=0.1"], "give at least two values, or a range"),
-        (["training.lr=[,0.1"], "the values are not valid YAML"),
+        (["training.lr=[,0.1"], "the value is not valid YAML"),
         (["training.optimizer=adamw,mun"], "did you mean muon?"),
         (["model.layers.encoder=1.5..3"], "must be a whole number"),
         (["model.dropout=0..2"], "must be less than 1"),

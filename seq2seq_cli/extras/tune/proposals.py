@@ -54,7 +54,7 @@ def as_optuna(study: Study) -> optuna.Study:
 def propose(study: Study) -> Trial | None:
     """Return the next trial, by Optuna's TPE (Bergstra et al. 2011); None if it finds no new one.
 
-    They are random until ten have ended.
+    The values are random until ten trials have ended.
     """
     made, number = as_optuna(study), len(study.trials) + 1
     space = {option.name: distribution(option) for option in study.options}
