@@ -30,7 +30,7 @@ install: .venv/installed
 # Argos Translate stands apart: it asks for spacy, which its default never imports, and its wheel has a
 # package named tests.
 .venv/installed-test-extras: .venv/installed-test
-	$(PIP) --group test-extras --editable '.[clean,export,hub,plot,serve]'
+	$(PIP) --group test-extras --editable '.[clean,export,hub,plot,serve,tune]'
 	$(PIP) --no-deps --upgrade --target .venv/argostranslate argostranslate
 	touch $@
 

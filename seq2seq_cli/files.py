@@ -109,6 +109,17 @@ def lock(descriptor: int, *, shared: bool = False, waits: bool = False) -> bool:
     return True
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from doing the same in this folder while the block runs."""
+    with (folder / "lock").open("ab") as file:
+        try:
+            lock(file.fileno())
+        except BlockingIOError:
+            raise UserError(f"another process runs this command in {folder}") from None
+        yield
+
+
 def write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     write_atomic(path, text.encode("utf-8"))

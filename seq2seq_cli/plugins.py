@@ -41,6 +41,7 @@ EXTRAS = {
     ),
     "shard": Extra(),
     "subwords": Extra(),
+    "tune": Extra(("command",), ("optuna",)),
 }
 
 

@@ -144,10 +144,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     parts = tuple(name.strip().split("."))
     if not equals or not all(parts) or not name.isprintable():
         raise UserError(f"--set {short(override)}: write it as section.key=value")
-    try:
-        value, _ = parse_yaml(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise UserError(f"--set {short(override)}: the value is not valid YAML") from None
+    value = yaml_value(text, f"--set {short(override)}")
     section: Any = tree
     for depth, part in enumerate(parts, 1):
         key: Any = part
@@ -329,6 +326,15 @@ def _all_options(section: type[BaseModel], prefix: str = "") -> list[str]:
     for name, part in inner.items():
         names += _all_options(part, f"{prefix}{name}.")
     return names
+
+
+def yaml_value(text: str, where: str) -> Any:
+    """Return what YAML text stands for. Raises UserError, which begins with `where`."""
+    try:
+        value, _ = parse_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise UserError(f"{where}: the value is not valid YAML") from None
+    return value
 
 
 def yaml_text(value: Any) -> str:

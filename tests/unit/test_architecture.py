@@ -84,7 +84,7 @@ def test_users_can_install_the_extras_and_nothing_else():
     """The README lists the extras; what developing needs is in groups, which are not published."""
     file = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = {"clean", "convert", "distill", "serve", "inspect", "export", "hub", "plot", "ray"}
-    extras |= {"bench", "elastic", "remote", "shard", "subwords"}
+    extras |= {"bench", "elastic", "remote", "shard", "subwords", "tune"}
     assert set(file["project"]["optional-dependencies"]) == extras
     assert set(file["dependency-groups"]) == {"test", "test-extras", "check", "wheels", "docs"}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -167,6 +167,7 @@ VERBS = {
     "diversify": {
         *("config", "output", "beam_size", "processes", "as_json", "overrides", "device"),
     },
+    "tune": {"config", "hours", "output", "search", "as_json", "overrides", "device"},
     "import": {"source", "run_dir", "langs", "verify", "text"},
     "trim": {"run_dir", "text", "output", "fields", "model"},
     "push": {"run_dir", "repo", "is_public", "revision", "license_name"},

@@ -18,9 +18,10 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
 from seq2seq_cli.extras.distill.filters import Filters, filter_pairs, hash_of_pair
 from seq2seq_cli.extras.distill.source import LONGEST, clean_source
-from seq2seq_cli.extras.distill.stages import Facts, Stage, locked, text_inputs
+from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs
 from seq2seq_cli.extras.distill.student import Shape, write_config
 from seq2seq_cli.extras.distill.student_report import Report
+from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair, hash_of_files, readable_pairs

@@ -20,8 +20,9 @@ from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.distill.distillation import Task, corpora_of, finished_pairs
 from seq2seq_cli.extras.distill.filters import Filters
-from seq2seq_cli.extras.distill.stages import Facts, Stage, locked, text_inputs, written
+from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs, written
 from seq2seq_cli.extras.distill.student_report import translated
+from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import hash_of_files, readable_pairs

@@ -11,7 +11,7 @@ from typing import Any
 
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import fsync, lock, read_json, write_json
+from seq2seq_cli.files import fsync, read_json, write_json
 from seq2seq_cli.text.corpus import hash_of_files
 
 logger = logging.getLogger(__name__)
@@ -65,14 +65,3 @@ def written(path: Path) -> Iterator[Callable[[Any], None]]:
         yield lambda value: print(json.dumps(value, ensure_ascii=False), file=file)
     fsync(part)
     part.replace(path)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from doing the same in this folder while the block runs."""
-    with (folder / "lock").open("ab") as file:
-        try:
-            lock(file.fileno())
-        except BlockingIOError:
-            raise UserError(f"another process runs this command in {folder}") from None
-        yield

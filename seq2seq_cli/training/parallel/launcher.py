@@ -164,7 +164,9 @@ def launch_each(works: Sequence[Callable[[], None]], at_once: int) -> None:
     has raised, a UserError before Interrupted; after a signal, no further one is called.
     """
     if not hasattr(signal, "SIGUSR2"):  # Windows
-        raise UserError("--ensemble needs the signals of Linux or macOS: train single runs")
+        raise UserError(
+            "training several runs needs the signals of Linux or macOS: train them one by one"
+        )
     context = process_context(*TRAINING_IMPORTS)
     num_threads = max(1, torch.get_num_threads() // at_once)
     screen = threading.Lock()

@@ -1,0 +1,179 @@
+"""What `seq2seq tune` searches: options of the config, each in a range or among choices."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from seq2seq_cli.config.loader import flatten, yaml_text, yaml_value
+from seq2seq_cli.config.metrics import METRICS
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import SUBWORDS
+from seq2seq_cli.errors import UserError, short
+
+_LOG_FROM = 10  # times its low end, from which a range is searched on a logarithmic scale
+_DIGITS = 3  # of a number that is tried
+_INSIDE = 0.381966  # of a range: a point that is no whole number, whatever the ends
+
+Check = Callable[[str], object]  # raises UserError if the config does not take `section.key=value`
+
+
+class Default(NamedTuple):
+    """What is searched of an option unless the user says something else."""
+
+    values: str
+    reason: str
+
+
+DEFAULTS = {
+    "tokenizer.vocab_size": Default(
+        "x0.5..x2", "little text has few examples of each piece, much text needs more pieces"
+    ),
+    "model.layers.encoder": Default("x1..x2", "a deep encoder makes up for a shallow decoder"),
+    "model.layers.decoder": Default("x0.5..x1", "the decoder takes most of the time to translate"),
+    "model.dropout": Default("0..0.4", "less text needs more"),
+    "model.attention_dropout": Default("0..0.2", "of attention weights, in addition"),
+    "model.activation_dropout": Default("0..0.2", "of feed-forward layers, in addition"),
+    "training.tokens_per_batch": Default("x0.5..x2", "the best rate depends on it"),
+    "training.lr": Default("x0.25..x4", "matters most; depends on optimizer, batch and length"),
+    "training.warmup_steps": Default("x0.5..x2", "high rates need more"),
+    "training.weight_decay": Default("0.0,0.01,0.1", "0 or orders of magnitude"),
+    "training.label_smoothing": Default("0..0.2", "0.1 is the value of most papers"),
+    "training.ema_decay": Default("null,0.99,0.999", "long averages suit long runs"),
+    "training.subword_sampling": Default("null,0.1,0.2", "more variety for little text"),
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option that is searched; its values are texts, as in `--set`."""
+
+    name: str
+    choices: tuple[str, ...] = ()  # none: a range
+    low: float = 0.0
+    high: float = 0.0
+    is_whole: bool = False  # whether the range has whole numbers only
+
+    @property
+    def is_log(self) -> bool:
+        return self.low > 0 and self.high >= _LOG_FROM * self.low
+
+    @property
+    def values(self) -> str:
+        """What is searched, as the user writes it."""
+        return ",".join(self.choices) or f"{self.low:g}..{self.high:g}"
+
+    def text_of(self, value: float | str) -> str:
+        """Return a choice, or a number of the range with few digits."""
+        if self.is_whole or isinstance(value, str):
+            return str(value)
+        return yaml_text(min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high))
+
+    def value_of(self, text: str) -> float | str | None:
+        """Return the choice or number that a text stands for; None if it is not searched."""
+        if self.choices:
+            return text if text in self.choices else None
+        try:
+            number = int(text) if self.is_whole else float(text)
+        except ValueError:
+            return None
+        return number if self.low <= number <= self.high else None
+
+
+def search_space(given: Sequence[str], config: Config, check: Check) -> list[Option]:
+    """Return the options to search: the given ones, or all of `DEFAULTS` that the config takes.
+
+    Raises UserError for a mistake in a given one.
+    """
+    if given:
+        options = [parse(one, config, check) for one in given]
+        names = [option.name for option in options]
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise UserError(f"--search {repeated[0]} is given twice")
+        return options
+    options = []
+    for name in DEFAULTS:
+        if name == "tokenizer.vocab_size" and config.tokenizer.kind.tgt not in SUBWORDS:
+            continue  # all words or characters are learned
+        try:
+            options.append(parse(name, config, check))
+        except UserError:
+            continue  # `auto`, or an option of other tokenizers or optimizers
+    return options
+
+
+def parse(given: str, config: Config, check: Check) -> Option:
+    """Read `KEY=LOW..HIGH`, `KEY=A,B,C`, or a `KEY` of `DEFAULTS`. Raises UserError for mistakes.
+
+    An end of a range may be a factor of the config's value: `x0.5..x2`.
+    """
+    name, equals, text = (part.strip() for part in given.partition("="))
+    shown = f"--search {short(given)}"
+    if not equals and name in DEFAULTS:
+        text = DEFAULTS[name].values
+    if "." not in name or not text:
+        raise UserError(f"{shown}: write it as section.key=LOW..HIGH or section.key=A,B,C")
+    if name.startswith(("validation.", "data.valid", "data.general")):
+        raise UserError(f"{shown}: all trials must be scored alike")
+    if name.startswith("tokenizer.") and not _scores_text(config):
+        raise UserError(
+            f"{shown}: scores per token of different vocabularies cannot be compared; choose "
+            "another validation.metric, such as bleu or chrf"
+        )
+    try:
+        option = _range(name, text, config, check) if ".." in text else _choices(name, text)
+        for value in option.choices or (option.text_of(option.low), option.text_of(option.high)):
+            check(f"{name}={value}")
+    except UserError as error:
+        raise UserError(f"{shown}: {error}") from None
+    return option
+
+
+def _scores_text(config: Config) -> bool:
+    metric = config.validation.metric
+    return config.validation.decode if metric == "auto" else METRICS[metric].is_of_text
+
+
+def _choices(name: str, text: str) -> Option:
+    choices = tuple(dict.fromkeys(map(yaml_text, yaml_value(f"[{text}]", text))))
+    if len(choices) < 2:
+        raise UserError("give at least two values, or a range such as 0.1..0.3")
+    return Option(name, choices)
+
+
+def _range(name: str, text: str, config: Config, check: Check) -> Option:
+    options = flatten(config)
+    if name not in options:
+        check(f"{name}=1")
+    low, high = (_end(end.strip(), options.get(name)) for end in text.split("..", 1))
+    if not -math.inf < low < high < math.inf:
+        raise UserError(f"{low:g} is not lower than {high:g}")
+    is_whole = float(low).is_integer() and float(high).is_integer()
+    if is_whole:
+        try:
+            check(f"{name}={low + _INSIDE * (high - low):g}")
+            is_whole = False
+        except UserError:
+            low, high = int(low), int(high)
+    return Option(name, (), low, high, is_whole)
+
+
+def _end(text: str, value: Any) -> float:
+    """Return an end of a range, for a value of the config that it may be a factor of."""
+    try:
+        if not text.startswith("x"):
+            return float(text)
+        factor = float(text[1:])
+    except ValueError:
+        raise UserError(f"{text!r} is not a number") from None
+    given = yaml_value(yaml_text(value), text)  # one number for both sides
+    if type(given) not in (int, float):
+        raise UserError(f"{text} needs a number to multiply, but the config has {yaml_text(value)}")
+    product = float(factor * given)
+    return round(product) if isinstance(given, int) and math.isfinite(product) else product
+
+
+def own_values(options: Sequence[Option], config: Config) -> dict[str, str]:
+    """Return the values that the config itself has for the options."""
+    own = flatten(config)
+    return {o.name: yaml_text(own[o.name]) for o in options if o.name in own}

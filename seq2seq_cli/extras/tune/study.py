@@ -1,0 +1,164 @@
+"""A study: the trials of a search, each a run in a folder of its own, and their record."""
+
+import functools
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.metrics import METRICS, Metric
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.errors import DamagedFileError
+from seq2seq_cli.extras.tune.space import Option
+from seq2seq_cli.files import read_json, write_json
+from seq2seq_cli.model.weights import read_model_scores
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.run import TrainingState, quality
+
+FEWEST_FINISHED = 5  # trials, before others are compared with them
+
+
+@dataclass
+class Trial:
+    """A training of the config with other values of the searched options."""
+
+    number: int  # from 1
+    values: dict[str, str]  # by name of the option, as YAML
+    state: Literal["running", "finished", "pruned", "failed"] = "running"
+    score: float | None = None  # of the run's model; of the best one until it was pruned
+    loss: float | None = None  # which decides between equal scores
+    updates: int = 0
+    seconds: float = 0.0  # of all its starts
+    reason: str = ""  # why it failed
+
+    @property
+    def overrides(self) -> list[str]:
+        return [f"{name}={value}" for name, value in self.values.items()]
+
+
+@dataclass
+class Study:
+    """What is searched, and all trials so far; `trials.json` in the folder of the study."""
+
+    folder: Path
+    options: Sequence[Option]
+    trials: list[Trial] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Study":
+        """Read the record. Raises UserError if it is missing or damaged."""
+        path = record_of(folder)
+        try:
+            return _RECORD.validate_python({"folder": folder, **read_json(path)})
+        except (ValidationError, TypeError):
+            raise DamagedFileError(f"{path} is damaged: it is not a record of trials") from None
+
+    def save(self) -> None:
+        record = {"options": list(map(asdict, self.options))}
+        record["trials"] = list(map(asdict, self.trials))
+        write_json(record_of(self.folder), record)
+
+    @property
+    def seconds(self) -> float:
+        """The time that all trials have taken."""
+        return sum(trial.seconds for trial in self.trials)
+
+    @property
+    def config(self) -> Path:
+        """The config of the first trial, with every option."""
+        return self.folder / "base.yaml"
+
+    def config_of(self, trial: Trial) -> Config:
+        """Return the config of a trial. Raises UserError if its values cannot be combined."""
+        return load_config(self.config, trial.overrides)
+
+    def run_of(self, trial: Trial) -> RunFolder:
+        return RunFolder(self.folder / "trials" / str(trial.number))
+
+    @functools.cached_property
+    def metric(self) -> Metric:
+        """What trials are compared by: the config's metric, which the first run has settled."""
+        return load_config(self.run_of(self.trials[0]).config).validation.metric
+
+    @property
+    def best(self) -> Trial | None:
+        """The best of the finished trials, the earliest of equal ones."""
+        finished = [trial for trial in self.trials if trial.state == "finished"]
+        return min(finished, key=self.cost_of, default=None)
+
+    def cost_of(self, trial: Trial) -> tuple[float, float]:
+        """What finished trials are compared by: the less the better."""
+        assert trial.score is not None and trial.loss is not None, "it has finished"
+        return quality(self.metric, trial.score, trial.loss)
+
+    def costs_of(self, trial: Trial) -> list[float]:
+        """Return the same of all validations of a trial, without losses, from its run folder."""
+        scores = _validations(self.run_of(trial), self.metric).values()
+        return [quality(self.metric, score, math.nan)[0] for score in scores]
+
+    def end(self, trial: Trial) -> None:
+        """Record how a trial ended whose training has returned."""
+        run, facts = self.run_of(trial), METRICS[self.metric]
+        scores = _validations(run, self.metric)
+        trial.updates = next(iter(run.all_checkpoints()), 0)
+        # A run that was stopped has made an update since its last validation.
+        if trial.updates != next(reversed(scores), None):
+            if self.should_prune(trial):
+                kept = [score for score in scores.values() if math.isfinite(score)]
+                best = max if facts.higher_is_better else min
+                trial.state, trial.score = "pruned", best(kept, default=None)
+            return
+        found = read_model_scores(run.model) if run.model.is_file() else None
+        if found is None:
+            trial.state, trial.reason = "failed", "no validation gave a finite score"
+        else:
+            trial.state = "finished"
+            trial.score, trial.loss = found.scores[self.metric], found.scores["loss"]
+
+    def should_prune(self, trial: Trial) -> bool:
+        """Return True if a trial is worse at its last validation than most others were there."""
+        if sum(each.state == "finished" for each in self.trials) < FEWEST_FINISHED:
+            return False
+        from seq2seq_cli.extras.tune.proposals import is_worse_than_median  # which takes a second
+
+        return is_worse_than_median(self, trial)
+
+
+@dataclass
+class StopTrial:
+    """The hook that stops the training of a trial: when time is up, or to prune it.
+
+    It reads the record, as it is called in other processes.
+    """
+
+    folder: Path
+    number: int
+    deadline: float  # in seconds since the epoch
+    validated_step: int = 0
+
+    def __call__(self, state: TrainingState) -> bool:
+        if time.time() >= self.deadline:
+            return True
+        if state.validated_step == self.validated_step:
+            return False
+        self.validated_step = state.validated_step
+        study = Study.read(self.folder)
+        return study.should_prune(study.trials[self.number - 1])
+
+
+_RECORD = TypeAdapter(Study)
+
+
+def record_of(folder: Path) -> Path:
+    return folder / "trials.json"
+
+
+def _validations(run: RunFolder, metric: Metric) -> dict[int, float]:
+    """Return the score of each validation of a run by its step."""
+    name = f"valid/{metric}"
+    return {point["step"]: point[name] for point in run.metrics_points() if name in point}

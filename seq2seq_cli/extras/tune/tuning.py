@@ -1,0 +1,123 @@
+"""`seq2seq tune`: from a config and a time limit to the best values of its options."""
+
+import functools
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from seq2seq_cli.config.loader import config_yaml, load_config
+from seq2seq_cli.config.presets import with_preset
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.data.cache import cached_counts
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.tune.proposals import propose
+from seq2seq_cli.extras.tune.results import write_best
+from seq2seq_cli.extras.tune.space import own_values, search_space
+from seq2seq_cli.extras.tune.study import StopTrial, Study, Trial, record_of
+from seq2seq_cli.files import locked, write_atomic
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.tokenizers.vocabulary import with_vocab_size
+from seq2seq_cli.training.loop import train
+from seq2seq_cli.training.parallel.launcher import launch_each
+from seq2seq_cli.training.run import Hooks
+
+logger = logging.getLogger(__name__)
+
+_HOUR = 3_600
+_PATIENCE = 60.0  # seconds in which the processes of a killed command end
+
+
+def tune(config: Config, folder: Path, hours: float, searched: Sequence[str]) -> Study:
+    """Search the options for so many hours in all; the same call goes on with an interrupted one.
+
+    The first trial is the config as it is. Raises UserError if that cannot be trained, for mistakes
+    in what is `searched`, and if no trial has finished in time; Interrupted as `train` does.
+    """
+    if config.valid_text is None:
+        raise UserError("tune needs data.valid, to compare trials")
+    if RunFolder(folder).exists and not record_of(folder).exists():
+        raise UserError(f"{folder} is a run already: choose another --output")
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        study = open_study(folder, resolved(config), searched)
+        while (left := _HOUR * hours - study.seconds) > 0:
+            if (trial := next_trial(study)) is None:
+                logger.info("all combinations were tried, or none of the others can be trained")
+                break
+            train_trial(study, trial, left)
+            if trial.state == "running":
+                logger.info(f"time is up: more --hours go on with trial {trial.number:,}")
+                break
+        if study.best is None:
+            raise UserError(
+                f"no trial has finished in {hours:g} hours: the same command with more --hours "
+                "goes on; or shorten all trials with training.max_steps, in another --output"
+            )
+        write_best(study)
+        return study
+
+
+def resolved(config: Config) -> Config:
+    """Return the config with the values of its preset, which trials must not change."""
+    text, held_out = config.train_text, [*config.held_out.values()]
+    counts, *_ = cached_counts(text, held_out, config.data.on_bad_line)
+    num_pairs = counts.pairs // text.num_directions
+    return with_vocab_size(with_preset(config, num_pairs), num_pairs)
+
+
+def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
+    """Begin a study of the config, or go on with the one in the folder."""
+    study, content = Study(folder, ()), config_yaml(config).encode()
+    begun = Study.read(folder) if record_of(folder).exists() else None
+    is_same = begun is None or study.config.read_bytes() == content
+    if begun is None:
+        write_atomic(study.config, content)
+    study.options = search_space(
+        searched, config, lambda option: load_config(study.config, [option])
+    )
+    if begun is None:
+        study.trials = [Trial(1, own_values(study.options, config))]
+        return study
+    if not is_same or list(begun.options) != study.options:
+        raise UserError(
+            f"{folder} has trials of another config or of other options: choose another --output"
+        )
+    return begun
+
+
+def next_trial(study: Study) -> Trial | None:
+    """Return the trial that was interrupted, or a new one; None if there is nothing new to try."""
+    if study.trials[-1].state == "running":
+        return study.trials[-1]
+    trial = propose(study)
+    if trial is not None:
+        study.trials.append(trial)
+    return trial
+
+
+def train_trial(study: Study, trial: Trial, seconds: float) -> None:
+    """Train a trial in a process of its own, until it ends or for so many seconds at most."""
+    run = study.run_of(trial)
+    with run.locked(_PATIENCE):  # no process of a killed command trains there any more
+        study.save()
+    logger.info("trial %s: %s", f"{trial.number:,}", "  ".join(trial.overrides))
+    stop = StopTrial(study.folder, trial.number, time.time() + seconds)
+    work = functools.partial(train, study.config_of(trial), run.path, hooks=Hooks(on_step=stop))
+    started = time.monotonic()
+    try:
+        launch_each([work], 1)
+        study.end(trial)
+    except UserError as error:
+        if trial.number == 1:
+            raise
+        trial.state, trial.reason = "failed", str(error)
+        logger.warning(f"trial {trial.number:,} failed: {error}")
+    finally:
+        trial.seconds += time.monotonic() - started
+        study.save()
+    if trial.score is not None and study.best is not None:
+        logger.info(
+            f"trial {trial.number:,}: {trial.state} with {study.metric} {trial.score:.3f}; "
+            f"the best is trial {study.best.number:,} with {study.best.score:.3f}"
+        )
