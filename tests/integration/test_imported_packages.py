@@ -169,7 +169,7 @@ def test_an_edited_model_is_computed_by_its_own_code(trained, seq2seq, tmp_path)
     package = tmp_path / "seq2seq_cli"
     shutil.copytree(ROOT / "seq2seq_cli", package, ignore=shutil.ignore_patterns("__pycache__"))
     layers = package / "model/layers.py"
-    before = "fused.activate(self.expand(states_BMD), self.activation, self.dropout)"
+    before = "self.contract(inner_BMF)"
     code = layers.read_text(encoding="utf-8")
     assert before in code
     layers.write_text(code.replace(before, f"0 * {before}"), encoding="utf-8")

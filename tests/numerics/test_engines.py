@@ -129,10 +129,12 @@ def test_new_activation_runs_on_supporting_engines_only(swish):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
+    if precision not in native.precisions():
+        pytest.skip("refused for the precision")
     model = build(0, vocabulary=70, tie_embeddings=True)
     kind = f"relative in {precision}"  # which has not been logged before
     model.config = WithNewOption(**dict(model.config), distances=kind)
-    with pytest.raises(UserError, match=rf"model\.distances is {kind}|not compiled|lacks"):
+    with pytest.raises(UserError, match=rf"model\.distances is {kind}"):
         make_decoder(model, precision, "native")
     with caplog.at_level("INFO"):
         assert type(make_decoder(model, precision)) is PlainDecoder
