@@ -5,6 +5,7 @@ B sentences, S source positions, T target positions, M memory positions, D d_mod
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -72,10 +73,10 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
         self.contract = nn.Linear(d_ff, d_model)
 
-    def forward(self, states_BMD: Tensor, layout: BatchLayout) -> Tensor:
-        inner_BMF = fused.activate(
-            self.expand(states_BMD), self.activation, self.dropout, layout.places_R
-        )
+    def forward(self, states_BMD: Tensor, places_R: Tensor | None = None) -> Tensor:
+        """Run the network; `places_R`: of the rows of a packed batch, for dropout."""
+        x_BMF = self.expand(states_BMD)
+        inner_BMF = fused.activate(x_BMF, self.activation, self.dropout, places_R)
         contracted_BMD: Tensor = self.contract(inner_BMF)
         return contracted_BMD
 
@@ -94,9 +95,11 @@ class Residual(nn.Module):
         self.norm_first = norm_first
 
     def forward(
-        self, states_BMD: Tensor, layout: BatchLayout, sublayer: Callable[[Tensor], Tensor]
+        self,
+        states_BMD: Tensor,
+        sublayer: Callable[[Tensor], Tensor],
+        places_R: Tensor | None = None,
     ) -> Tensor:
-        places_R = layout.places_R
         if self.norm_first:
             normed_BMD = fused.normalize(states_BMD, self.norm, self.dropout)
             return fused.add(states_BMD, sublayer(normed_BMD), self.dropout, None, places_R)
@@ -149,12 +152,10 @@ class EncoderLayer(nn.Module):
             )
             return attended_BSD
 
-        def transform(x_BSD: Tensor) -> Tensor:
-            transformed_BSD: Tensor = self.feed_forward(x_BSD, layout)
-            return transformed_BSD
-
-        states_BSD = self.self_attention_residual(states_BSD, layout, attend_to_source)
-        output_BSD: Tensor = self.feed_forward_residual(states_BSD, layout, transform)
+        places_R = layout.places_R
+        transform = partial(self.feed_forward, places_R=places_R)
+        states_BSD = self.self_attention_residual(states_BSD, attend_to_source, places_R)
+        output_BSD: Tensor = self.feed_forward_residual(states_BSD, transform, places_R)
         return output_BSD
 
 
@@ -227,11 +228,9 @@ class DecoderLayer(nn.Module):
             )
             return attended_BTD
 
-        def transform(x_BTD: Tensor) -> Tensor:
-            transformed_BTD: Tensor = self.feed_forward(x_BTD, layout)
-            return transformed_BTD
-
-        states_BTD = self.self_attention_residual(states_BTD, layout, attend_to_past)
-        states_BTD = self.cross_attention_residual(states_BTD, layout, attend_to_memory)
-        output_BTD: Tensor = self.feed_forward_residual(states_BTD, layout, transform)
+        places_R = layout.places_R
+        transform = partial(self.feed_forward, places_R=places_R)
+        states_BTD = self.self_attention_residual(states_BTD, attend_to_past, places_R)
+        states_BTD = self.cross_attention_residual(states_BTD, attend_to_memory, places_R)
+        output_BTD: Tensor = self.feed_forward_residual(states_BTD, transform, places_R)
         return output_BTD

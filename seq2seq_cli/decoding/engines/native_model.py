@@ -39,7 +39,7 @@ OPTIONS: Mapping[str, Collection[object] | None] = {
 # The hash of the model's code whose equations C repeats. Without PyTorch there is no model to
 # compare logits with, so a model whose code has been edited is loaded with it. After an edit, see
 # tests/numerics/test_native_model.py.
-MODEL_CODE = "7a7625e34a9a19b7"
+MODEL_CODE = "5c4a0690c411ead8"
 _PARTS = ("attention", "device", "dropout", "kv_cache", "layers", "packing", "transformer")
 _MODEL_FILES = (*(f"model/{part}.py" for part in _PARTS), "native/fused.py")
 
