@@ -50,6 +50,7 @@ class Batch:
         return Batch(self.src_BS[:1], self.tgt_in_BT[:1], labels_BT, 0, 0)
 
     def to(self, device: torch.device) -> "Batch":
+        """Return the batch on a device; only kernels for CPUs use the numbers."""
         if device.type == "cpu":
             return self
         src_BS, tgt_in_BT, labels_BT = (
