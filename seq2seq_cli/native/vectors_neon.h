@@ -5,6 +5,7 @@
 typedef struct { float32x4_t r[4]; } vec;
 typedef struct { int32x4_t r[4]; } ivec;
 
+/* Four statements: with loops over the registers, Clang takes minutes. */
 #define AT(place, expression) { enum { i = place }; expression; }
 #define EACH(expression) \
     do { AT(0, expression) AT(1, expression) AT(2, expression) AT(3, expression) } while (0)
