@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from seq2seq_cli.config.text import TagText
+from seq2seq_cli.config.tokenizer import TagText
 from seq2seq_cli.config.types import (
     AutoOrFactor,
     AutoOrLengthPenalty,

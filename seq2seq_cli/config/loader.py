@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from seq2seq_cli.config.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import MissingFile
+from seq2seq_cli.config.text_files import MissingFile
 from seq2seq_cli.config.types import SIDES, OnResume, Section, inner_sections
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import read_bounded

@@ -15,13 +15,8 @@ from pydantic import (
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.regularization import Consistency, SubwordSampling
-from seq2seq_cli.config.text import (
-    SUBWORDS,
-    DataConfig,
-    Kinds,
-    ParallelText,
-    TokenizerConfig,
-)
+from seq2seq_cli.config.text import DataConfig, ParallelText
+from seq2seq_cli.config.tokenizer import SUBWORDS, Kinds, TokenizerConfig
 from seq2seq_cli.config.types import (
     SIDES,
     Activation,

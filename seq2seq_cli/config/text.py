@@ -1,43 +1,34 @@
-"""The sections `data` and `tokenizer` of a config: the text of a run, and how it becomes ids."""
+"""The section `data` of a config: the text of a run."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    PlainSerializer,
     SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     WrapSerializer,
-    WrapValidator,
     field_validator,
     model_validator,
 )
 
+from seq2seq_cli.config.text_files import TextFile, is_given_now
+from seq2seq_cli.config.tokenizer import TagText
 from seq2seq_cli.config.types import (
-    SIDES,
-    TOKENIZER_KINDS,
-    AutoOrPositiveInt,
-    AutoOrVocabSize,
-    BySide,
     Direction,
     Free,
-    Normalization,
     OnBadLine,
     OnResume,
     Section,
-    TokenizerKind,
-    one_for_all,
 )
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.paths import expanded, files_by_varying_part, files_of, is_remote, remote_path
+from seq2seq_cli.paths import files_by_varying_part, files_of, is_remote
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
@@ -49,90 +40,6 @@ PAIRS_FORMATS: dict[str, tuple[str, str] | None] = {
     ".tmx": None,
     ".zip": None,
 }
-
-SUBWORDS = tuple(kind for kind, facts in TOKENIZER_KINDS.items() if facts.has_subwords)
-MOST_WHOLE_TOKENS = 50_000  # words or characters that `vocab_size: auto` allows (Luong et al. 2015)
-
-# White space, SentencePiece's symbol for it, and SentencePiece's special tokens.
-_NO_SYMBOL = re.compile(r"[\s▁\ufdd0\ufdd1]|^(<pad>|<unk>|<s>|</s>|<0x[0-9A-F]{2}>)$")
-
-
-def _is_given_now(info: ValidationInfo) -> bool:
-    """Return True for a config that the user passes, not one that is read from a run folder."""
-    return bool(info.context and info.context.get("is_given_now"))
-
-
-def _expanded(path: Path, info: ValidationInfo) -> Path:
-    return expanded(path) if _is_given_now(info) and not is_remote(path) else path
-
-
-def _as_text_path(given: Any, as_path: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Path:
-    """Accept a path or a URL; a URL of a run folder may need packages that are not installed."""
-    try:
-        remote = remote_path(given) if isinstance(given, str) else None
-    except UserError as error:
-        if _is_given_now(info):
-            raise ValueError(str(error)) from None
-        remote = None
-    return remote or (given if is_remote(given) else cast(Path, as_path(given)))
-
-
-class MissingFile(ValueError):
-    """A text file that the config names does not exist."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"there is no file {path}")
-        self.path = path
-
-
-def _must_be_files(path: Path, info: ValidationInfo) -> Path:
-    """Check that text files exist, except in a run folder, which may outlive its text."""
-    if not _is_given_now(info):
-        return path
-    try:
-        are_files = all(file.is_file() for file in files_of(path))
-        is_folder, exists = path.is_dir(), path.exists()
-    except Exception as error:  # any exception of a remote file system's library
-        if not is_remote(path):
-            raise
-        raise ValueError(f"cannot read {path}: {short(str(error))}") from None
-    if not are_files:
-        if is_folder:
-            raise ValueError(f"the folder {path} has no files")
-        if not exists:
-            raise MissingFile(path)
-        raise ValueError(
-            f"{path} is a stream, but training reads its text several times: write it to a file"
-        )
-    return path
-
-
-AnyPath = Annotated[Path, Field(strict=False), AfterValidator(_expanded)]
-TextFile = Annotated[
-    Path,
-    Field(strict=False),
-    WrapValidator(_as_text_path),
-    AfterValidator(_expanded),
-    AfterValidator(_must_be_files),
-    PlainSerializer(lambda path, info: str(path) if info.mode == "json" else path),
-]
-
-
-def is_symbol(text: str) -> bool:
-    """Return True if a text can be an entry of a vocabulary."""
-    return bool(text) and not _NO_SYMBOL.search(text)
-
-
-def _must_be_a_symbol(symbol: str) -> str:
-    if not is_symbol(symbol):
-        raise ValueError(
-            f"{short(repr(symbol))} cannot be a symbol: it is empty, contains white space or ▁, "
-            "or is already a special token"
-        )
-    return symbol
-
-
-TagText = Annotated[str, AfterValidator(_must_be_a_symbol)]
 
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 
@@ -214,8 +121,8 @@ class Corpus(Section):
     @classmethod
     def _known_format(cls, pairs: Path | None, info: ValidationInfo) -> Path | None:
         files: tuple[Path, ...] = ()
-        if pairs is not None and (_is_given_now(info) or pairs.suffix):
-            files = files_of(pairs) if _is_given_now(info) else (pairs,)
+        if pairs is not None and (is_given_now(info) or pairs.suffix):
+            files = files_of(pairs) if is_given_now(info) else (pairs,)
         for path in files:
             if not _has_known_format(path):
                 raise ValueError(
@@ -231,9 +138,9 @@ class Corpus(Section):
         given = {name for name in ("src", "tgt", "pairs") if getattr(self, name) is not None}
         if given not in ({"src", "tgt"}, {"pairs"}):
             raise ValueError("needs src and tgt, or pairs alone")
-        if not _is_given_now(info) and self.pairs and not _has_known_format(self.pairs):
+        if not is_given_now(info) and self.pairs and not _has_known_format(self.pairs):
             return self  # a folder whose files had a format: it may no longer exist
-        if _is_given_now(info) and self.src and self.tgt:
+        if is_given_now(info) and self.src and self.tgt:
             src, tgt = map(files_by_varying_part, (self.src, self.tgt))
             for path, file in (*src.items(), *tgt.items()):
                 if max(len(src), len(tgt)) > 1 and not (path in src and path in tgt):
@@ -394,7 +301,7 @@ class ParallelText(NamedTuple):
 
 def _one_or_several(given: Any, info: ValidationInfo) -> Any:
     if isinstance(given, list | tuple):
-        if not given and _is_given_now(info):  # an imported run has no training text
+        if not given and is_given_now(info):  # an imported run has no training text
             raise ValueError("needs at least one corpus; an imported run trains with train --from")
         return tuple(given)
     return (given,)
@@ -468,136 +375,3 @@ class DataConfig(Section):
             case "sampling_temperature" if value and any(corpus.weight != 1 for corpus in train):
                 return "give either sampling_temperature or the weights of corpora"
         return None
-
-
-_for_both_sides = one_for_all(*SIDES)
-
-
-class Normalizations(Section):
-    """`normalization: nfkc` is short for `normalization: {src: nfkc, tgt: nfkc}`."""
-
-    on_resume: ClassVar[OnResume] = "fixed"
-
-    src: Normalization = "identity"
-    """Unicode normalization of the source."""
-    tgt: Normalization = "identity"
-    """Unicode normalization of the target, also applied to references before scoring."""
-
-
-class Kinds(BySide[TokenizerKind]):
-    """`kind: char` is short for `kind: {src: char, tgt: char}`."""
-
-    src: TokenizerKind = "bpe"
-    """Kind of source tokens."""
-    tgt: TokenizerKind = "bpe"
-    """Kind of target tokens."""
-
-
-class VocabSizes(BySide[AutoOrVocabSize]):
-    """`vocab_size: 8000` is short for `vocab_size: {src: 8000, tgt: 8000}`."""
-
-    src: AutoOrVocabSize = "auto"
-    """Maximum vocabulary size of the source."""
-    tgt: AutoOrVocabSize = "auto"
-    """Maximum vocabulary size of the target."""
-
-    def resolve(self, sizes: "VocabSizes") -> "VocabSizes":
-        """Return the sizes with these in place of `auto`."""
-        src, tgt = (sizes.of(side) if self.of(side) == "auto" else self.of(side) for side in SIDES)
-        return VocabSizes(src=src, tgt=tgt)
-
-
-class TokenizerConfig(Section):
-    on_resume: ClassVar[OnResume] = "fixed"
-
-    kind: Annotated[Kinds, BeforeValidator(_for_both_sides, TokenizerKind | Kinds)] = Kinds()
-    """Kind of tokens: word, char, bpe or unigram; one for both sides or one for each, such as {src:
-    char, tgt: word}. Imported and trimmed runs have spm_vocab, which is reused, never learned."""
-    vocab_size: Annotated[
-        VocabSizes, BeforeValidator(_for_both_sides, AutoOrVocabSize | VocabSizes)
-    ] = Field(
-        VocabSizes(),
-        description="Maximum vocabulary size, one for both sides or one for each; smaller if the "
-        "text has fewer different tokens. auto: for bpe and unigram, all bytes and characters and "
-        "1,000 pieces (4,000 pairs), 8,000 (30,000 to a million) or 32,000 (4.5 million); for char "
-        f"and word, all tokens, at most {MOST_WHOLE_TOKENS:,}. A resumed run keeps the number.",
-    )
-    shared: bool = True
-    """Use one vocabulary for source and target; by default false if their kinds or sizes differ."""
-    min_character_frequency: AutoOrPositiveInt = "auto"
-    """Minimum number of occurrences of a character in the training text for a vocabulary entry; for
-    rarer ones bpe and unigram fall back to bytes, char to <unk>. auto: 1 for char and word; for bpe
-    and unigram 5 or, if greater, a millionth of the text's characters (1 if that would remove more
-    than 2 % of a small text)."""
-    user_defined_symbols: tuple[str, ...] = Field((), strict=False)
-    """Strings that are always one token and never normalized, such as language tags and
-    placeholders; with kind word only between spaces."""
-    split_digits: bool = False
-    """Split numbers into digits (bpe and unigram only)."""
-    graphemes: bool = False
-    """For kind char: tokens are grapheme clusters, a character with its combining marks such as t͡
-    or ผู้, rather than code points. Clusters outside of the vocabulary are split."""
-    normalization: Annotated[
-        Normalizations, BeforeValidator(_for_both_sides, Normalization | Normalizations)
-    ] = Normalizations()
-    """Unicode normalization, one for both sides or one for each: none (identity), NFKC (nfkc), NFKC
-    and case folding (nfkc_cf), or NFD (nfd), which decomposes characters: a Korean syllable into
-    its letters, ä into a and its dots."""
-    reuse: AnyPath | None = None
-    """Run folder, or output folder of `seq2seq vocab`, whose vocabulary to use instead of learning
-    one; kind and normalization are then ignored."""
-    max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = 1_000_000
-    """Maximum number of lines to learn the vocabulary from; larger training texts are sampled."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _different_vocabularies_are_not_shared(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "shared" not in given:
-            for name, default in (("kind", "bpe"), ("vocab_size", "auto")):
-                sides = dict(_for_both_sides(given.get(name)))
-                if sides.get("src", default) != sides.get("tgt", default):
-                    return {**given, "shared": False}
-        return given
-
-    @model_validator(mode="after")
-    def _can_be_learned(self, info: ValidationInfo) -> Self:
-        if (
-            _is_given_now(info)
-            and self.reuse is None
-            and "spm_vocab" in (self.kind.src, self.kind.tgt)
-        ):
-            raise ValueError(
-                "kind spm_vocab cannot be learned: reuse the vocabulary of an imported or trimmed "
-                "run (tokenizer.reuse, or train --from)"
-            )
-        return self
-
-    @classmethod
-    def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:
-        kind: Kinds | None = above.get("kind")
-        kinds: set[str] = {*SUBWORDS, "char"} if kind is None else {kind.src, kind.tgt}
-        match option:
-            case "shared" if value:
-                for name in ("kind", "vocab_size"):
-                    if (sides := above.get(name)) is not None and sides.src != sides.tgt:
-                        return (
-                            f"the sides differ in their {name}: leave shared out, or give both the "
-                            "same"
-                        )
-            case "min_character_frequency" if kinds == {"word"} and value not in ("auto", 1):
-                return "kind word has no character entries: leave it at auto"
-            case "user_defined_symbols":
-                for number, symbol in enumerate(value):
-                    if symbol in value[:number]:
-                        return f"{short(repr(symbol))} is listed twice"
-                    _must_be_a_symbol(symbol)
-            case "split_digits" if value and not kinds & {*SUBWORDS}:
-                return "kinds char and word do not split numbers: choose bpe or unigram"
-            case "graphemes" if value and "char" not in kinds:
-                return "graphemes are characters: choose kind char"
-        return None
-
-    def with_symbols(self, symbols: Iterable[str]) -> "TokenizerConfig":
-        """Return the section with these symbols added to `user_defined_symbols`."""
-        every = tuple(dict.fromkeys([*self.user_defined_symbols, *symbols]))
-        return self.model_copy(update={"user_defined_symbols": every})

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator
 
-from seq2seq_cli.config.text import SUBWORDS
+from seq2seq_cli.config.tokenizer import SUBWORDS
 from seq2seq_cli.data.record import Record
 from seq2seq_cli.data.token_store import Sentences
 from seq2seq_cli.text.quoting import SPACE

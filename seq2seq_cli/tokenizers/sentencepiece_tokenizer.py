@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import sentencepiece
 
-from seq2seq_cli.config.text import SUBWORDS, TokenizerConfig
+from seq2seq_cli.config.tokenizer import SUBWORDS, TokenizerConfig
 from seq2seq_cli.config.types import TOKENIZER_KINDS, Normalization, Side, TokenizerKind
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text import quoting

@@ -12,7 +12,7 @@ from typing import Self
 import sentencepiece
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.config.types import Side, TokenizerKind
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.text import quoting

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.config.types import (
     SIDES,
     TOKENIZER_KINDS,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import regex
 
-from seq2seq_cli.config.text import is_symbol
+from seq2seq_cli.config.tokenizer import is_symbol
 from seq2seq_cli.errors import UserError
 
 MAX_LINE_BYTES = 65_536  # the vocabulary is not learned from longer lines

@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import MOST_WHOLE_TOKENS, SUBWORDS, VocabSizes
+from seq2seq_cli.config.tokenizer import MOST_WHOLE_TOKENS, SUBWORDS, VocabSizes
 from seq2seq_cli.config.types import SIDES, Side, TokenizerKind
 from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError

@@ -8,7 +8,7 @@ import torch
 from seq2seq_cli.config.loader import flatten, load_config, yaml_text
 from seq2seq_cli.config.presets import FINE_TUNING, chooses_preset
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder

@@ -30,7 +30,7 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
 from seq2seq_cli.config.safe_yaml import parse_yaml
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.decoding.lines.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import UserError

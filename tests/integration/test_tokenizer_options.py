@@ -11,7 +11,7 @@ from commands import Command
 from number_task import FAST, numbers_config, write_config
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.config.types import SIDES
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import load_tokenizers

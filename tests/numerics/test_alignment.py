@@ -6,7 +6,7 @@ from faults.hostile_lines import ATOMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.lines.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.search.scoring import GivenScore

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from seq2seq_cli import Translator
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.decoding.engines.choice import ENGINES, make_decoder
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.translation import TranslationInput

@@ -7,7 +7,7 @@ import torch
 
 from seq2seq_cli import Translator
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.decoding.search.banned_words import BannedWords
 from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens
 from seq2seq_cli.decoding.target_words import TargetWords

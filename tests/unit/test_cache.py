@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.data.cache import FILES, cache_folder, make_room, size_of, total_size
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.errors import UserError

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import zstandard
 
-from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.data.batch_plan import pairs_of_epoch, pairs_per_epoch
 from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.cache import cache_folder

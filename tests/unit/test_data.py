@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.data.batch_plan import bucket_by_length, plan_epoch
 from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.batches import IGNORE_INDEX, make_batch

@@ -21,7 +21,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.data.batch_plan import bucket_by_length, plan_epoch, regroup
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, make_batch
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments

@@ -6,7 +6,8 @@ from commands import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.data.seen_words import SeenWords, UnseenWords, WordFinder, hash_of, seen_words
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer, Tokenizers

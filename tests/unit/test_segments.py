@@ -9,7 +9,8 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.data.cache import COUNTS, cache_folder, cached_counts, writing
 from seq2seq_cli.data.token_store import open_store, segment_texts, write_segments
 from seq2seq_cli.data.tokenization import splitter

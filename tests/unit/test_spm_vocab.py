@@ -9,7 +9,7 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.quoting import normalize_spaces

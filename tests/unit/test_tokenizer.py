@@ -9,7 +9,8 @@ from typing import get_args
 import pytest
 import regex
 
-from seq2seq_cli.config.text import Kinds, ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.tokenizer import Kinds, TokenizerConfig
 from seq2seq_cli.config.types import TOKENIZER_KINDS, TokenizerKind
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
@@ -107,7 +108,7 @@ def test_fitting_is_deterministic():
 LEARN_A_SAMPLE = """
 import hashlib
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 lines = ["early"] * 101 + [f"late{i % 40}" for i in range(2_000)]
 config = TokenizerConfig(kind="word", vocab_size=60, max_sentences=101)
 tokenizer = Tokenizer.fit(lines, config)

@@ -13,7 +13,8 @@ from seq2seq_cli.commands.check.audit import audit_text
 from seq2seq_cli.commands.check.report import BatchShape, LongestBatches, Report, TimeEstimate
 from seq2seq_cli.commands.dry_run import DryRun, dry_run, peak_memory_mb
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import SUBWORDS, ParallelText
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.tokenizer import SUBWORDS
 from seq2seq_cli.text.leakage import Overlap
 from seq2seq_cli.tokenizers.vocabulary import audit_vocabulary
 from seq2seq_cli.training.logging.summary import summarize, summary_json

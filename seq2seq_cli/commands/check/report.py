@@ -12,7 +12,7 @@ from seq2seq_cli.commands.check.audit import (
     SideAudit,
     TextAudit,
 )
-from seq2seq_cli.config.text import SUBWORDS
+from seq2seq_cli.config.tokenizer import SUBWORDS
 from seq2seq_cli.console import counted
 from seq2seq_cli.text.leakage import Overlap, Repeats
 from seq2seq_cli.text.scripts import truncate_for_terminal

@@ -8,7 +8,8 @@ import torch
 from seq2seq_cli.config.languages import languages_of
 from seq2seq_cli.config.loader import config_yaml
 from seq2seq_cli.config.schema import Config, TrainingConfig
-from seq2seq_cli.config.text import Kinds, Languages, ParallelText, VocabSizes
+from seq2seq_cli.config.text import Languages, ParallelText
+from seq2seq_cli.config.tokenizer import Kinds, VocabSizes
 from seq2seq_cli.config.types import TOKENIZER_KINDS
 from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.data.tokenization import chunks_of

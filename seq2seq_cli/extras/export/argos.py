@@ -19,7 +19,7 @@ from seq2seq_cli import plugins
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.languages import LanguagePair, language_name, languages_of
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import SUBWORDS
+from seq2seq_cli.config.tokenizer import SUBWORDS
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, ids_in, source_vocabulary
 from seq2seq_cli.extras.export.format import Source, is_imported

@@ -24,7 +24,7 @@ def unsupported(name: str, config: "Config", tokenizers: "Tokenizers | None" = N
     The `tokenizers` of the run differ from the config with `tokenizer.reuse`.
     """
     if tokenizers is not None:
-        from seq2seq_cli.config.text import Kinds
+        from seq2seq_cli.config.tokenizer import Kinds
 
         kinds = Kinds(src=tokenizers.src.kind, tgt=tokenizers.tgt.kind)
         actual = {"shared": tokenizers.is_shared, "kind": kinds}

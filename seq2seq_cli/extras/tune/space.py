@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from seq2seq_cli.config.loader import flatten, yaml_text, yaml_value
 from seq2seq_cli.config.metrics import METRICS
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import SUBWORDS
+from seq2seq_cli.config.tokenizer import SUBWORDS
 from seq2seq_cli.errors import UserError, short
 
 _LOG_FROM = 10  # times its low end, from which a range is searched on a logarithmic scale

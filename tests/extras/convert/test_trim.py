@@ -10,7 +10,7 @@ from commands import last_checkpoint
 from safetensors.torch import load_file
 
 from seq2seq_cli.config.schema import ModelConfig
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.model.transformer import Transformer

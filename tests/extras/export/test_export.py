@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from number_task import FAST, numbers_config, write_config
 
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.extras.export.exporter import DIFFICULT_LINES
 from seq2seq_cli.extras.export.huggingface_tokenizer import fast_tokenizer
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer

@@ -8,7 +8,7 @@ from small_models import build
 from torch import nn
 
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.config.text import Kinds
+from seq2seq_cli.config.tokenizer import Kinds
 from seq2seq_cli.extras.export.limits import FORMATS, exports, format_named
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.model import layers

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.extras.export.exporter import DIFFICULT_LINES
 from seq2seq_cli.extras.export.sentencepiece_rules import with_quoting
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ from small_models import build
 from torch import Tensor
 
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.inspect.attention_figure import axes

@@ -16,7 +16,8 @@ from number_task import number_pairs, write_pairs
 
 from seq2seq_cli.config.regularization import SubwordSampling
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import open_store
