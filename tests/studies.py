@@ -75,7 +75,7 @@ def study(
                 0.9 / (n + 1),
                 math.log(0.9 / (n + 1)),
                 0.2 * n,
-                tuple((f"▁rival{r}", 0.02 / (r + 1)) for r in range(5)),
+                tuple((f"▁other{r}", 0.02 / (r + 1)) for r in range(5)),
             )
             for n, token in enumerate(target.tokens)
         ),

@@ -94,9 +94,11 @@ def attention_text(study: AttentionStudy) -> str:
     """
     rows = [("token", "probability", "entropy", "most probable other token")]
     for prediction in study.predictions:
-        rival = "".join(f"{printable(token)} {share:.1%}" for token, share in prediction.rivals[:1])
+        alternative = "".join(
+            f"{printable(token)} {share:.1%}" for token, share in prediction.alternatives[:1]
+        )
         share, entropy = f"{prediction.probability:.1%}", f"{prediction.entropy:.2f}"
-        rows.append((printable(prediction.token), share, entropy, rival))
+        rows.append((printable(prediction.token), share, entropy, alternative))
     width = max(len(row[0]) for row in rows)
     table = [f"  {row[0]:<{width}}  {row[1]:>11}  {row[2]:>7}  {row[3]}" for row in rows]
     source, target = printable(study.source.text), printable(study.target.text)
@@ -126,7 +128,7 @@ def study_as_json(study: AttentionStudy) -> dict[str, Any]:
         },
     }
     if study.head_statistics is not None:
-        report["head_facts"] = {
+        report["head_statistics"] = {
             kind: {name: _array(values, _HEAD_AXES) for name, values in heads.measured().items()}
             for kind, heads in study.head_statistics.items()
         }
@@ -147,7 +149,7 @@ def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
     there, the decoder's tokens are its input, and the layers are batches of one sentence.
     """
     predictions = study.predictions
-    rivals = [prediction.rivals for prediction in predictions]
+    alternatives = [prediction.alternatives for prediction in predictions]
     alignment = np.array(study.alignment, dtype=np.int64).reshape(-1, 2)
     arrays: dict[str, tuple[Any, Sequence[str]]] = {
         "run": (study.run, ()),
@@ -156,8 +158,14 @@ def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
         "predicted_tokens": (study.target.tokens, ("token",)),
         "probability": ([prediction.probability for prediction in predictions], ("token",)),
         "prediction_entropy": ([prediction.entropy for prediction in predictions], ("token",)),
-        "rivals": ([[token for token, _ in row] for row in rivals], ("token", "rival")),
-        "rival_probability": ([[share for _, share in row] for row in rivals], ("token", "rival")),
+        "alternatives": (
+            [[token for token, _ in row] for row in alternatives],
+            ("token", "alternative"),
+        ),
+        "alternative_probability": (
+            [[share for _, share in row] for row in alternatives],
+            ("token", "alternative"),
+        ),
         "alignment": (alignment, ("link", "side")),
     }
     for side, sentence in (("source", study.source), ("target", study.target)):

@@ -489,13 +489,13 @@ class Panel {
       element("td", { class: "number" }, bar(unit.probability), fixed(unit.probability, 3)),
       element("td", { class: "number" }, fixed(unit.entropy, 2)),
       element("td", {}, ...(unit.of === undefined ? [] : [element("span", { class: "of" }, `${unit.of}: `)]),
-        ...unit.rivals.map(([token, probability]) => element("span", { class: "rival" },
+        ...unit.alternatives.map(([token, probability]) => element("span", { class: "alternative" },
           element("bdi", {}, token), " ", element("small", {}, number(probability)))))));
     const titles = [
       ["output", "The output, predicted from the source and the output before it", ""],
       ["probability", "Probability under the model", "number"],
       ["entropy", "Entropy of the distribution, in nats", "number"],
-      ["rivals", "The five most probable other tokens", ""],
+      ["alternatives", "The five most probable other tokens", ""],
     ];
     const header = titles.map(([title, help, className]) => element("th", { title: help, class: className }, title));
     this.predictions.replaceChildren(
@@ -503,7 +503,7 @@ class Panel {
   }
 
   drawFacts() {
-    const facts = this.study.headFacts[state.kind];
+    const facts = this.study.headStatistics[state.kind];
     this.factsSection.hidden = !facts;
     if (!facts) return;
     this.factsTitle.replaceChildren(`Heads on the validation text: ${KINDS[state.kind].title}`);
@@ -569,7 +569,7 @@ function predictedUnits({ predictions, maps }) {
       label,
       probability: own.reduce((product, one) => product * one.probability, 1),
       entropy: sum(own.map((one) => one.entropy)),
-      rivals: weakest.rivals,
+      alternatives: weakest.alternatives,
       of: own.length > 1 ? weakest.token : undefined,
     };
   });

@@ -74,7 +74,9 @@ def _described(study: AttentionStudy) -> dict[str, object]:
                 "token": p.token,
                 "probability": _short(p.probability),
                 "entropy": _short(p.entropy),
-                "rivals": [(token, _short(probability)) for token, probability in p.rivals],
+                "alternatives": [
+                    (token, _short(probability)) for token, probability in p.alternatives
+                ],
             }
             for p in study.predictions
         ],
@@ -89,7 +91,7 @@ def _described(study: AttentionStudy) -> dict[str, object]:
             for kind in KINDS
             for queries, memory in [axes(study, kind)]
         },
-        "headFacts": {
+        "headStatistics": {
             kind: {
                 "offsetShare" if name == "offset_share" else name: [
                     [_short(number) for number in row] for row in values_LH.tolist()

@@ -31,7 +31,7 @@ from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, Tokenizer
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
-_RIVALS = 5
+_ALTERNATIVES = 5
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Prediction:
     probability: float  # 0 if it underflows
     log_prob: float  # in nats
     entropy: float  # of the whole distribution, in nats
-    rivals: tuple[tuple[str, float], ...]  # the five most probable other tokens
+    alternatives: tuple[tuple[str, float], ...]  # the five most probable other tokens
 
 
 @dataclass(frozen=True)
@@ -233,19 +233,19 @@ def _predictions(
     log_probs_TV = logits_TV.double().log_softmax(dim=-1)
     probs_TV = log_probs_TV.exp()
     entropy_T = -(probs_TV * log_probs_TV).sum(dim=-1)
-    best = probs_TV.topk(min(_RIVALS + 1, probs_TV.size(-1)))
+    best = probs_TV.topk(min(_ALTERNATIVES + 1, probs_TV.size(-1)))
     pieces = tokenizer.pieces()
     predictions = []
     for row, label in enumerate(labels_T.tolist()):
         ranked = zip(best.indices[row].tolist(), best.values[row].tolist(), strict=True)
-        rivals = [(pieces[token], share) for token, share in ranked if token != label]
+        alternatives = [(pieces[token], share) for token, share in ranked if token != label]
         predictions.append(
             Prediction(
                 token=pieces[label],
                 probability=float(probs_TV[row, label]),
                 log_prob=float(log_probs_TV[row, label]),
                 entropy=float(entropy_T[row]),
-                rivals=tuple(rivals[:_RIVALS]),
+                alternatives=tuple(alternatives[:_ALTERNATIVES]),
             )
         )
     return tuple(predictions)

@@ -196,7 +196,7 @@ def test_predictions_facts_and_alignment_are_shown(opened):
     made = study()
     page = opened(made)
     row = page.locator(".predictions tbody tr").nth(1).inner_text()
-    assert [text in row for text in ("▁saw", "0.450", "0.20", "▁rival4")] == [True] * 4
+    assert [text in row for text in ("▁saw", "0.450", "0.20", "▁other4")] == [True] * 4
     page.keyboard.press("w")
     word = page.locator(".predictions tbody tr").nth(4).inner_text()
     product = 0.9 / 5 * 0.9 / 6 * 0.9 / 7  # ▁yester day .

@@ -46,21 +46,25 @@ def test_own_translation_in_all_formats(trained, seq2seq: Command, here):
     for kind in KINDS:
         maps = study["attention"][kind]
         sizes = AXES | {"query": len(maps["queries"]), "memory": len(maps["memory"]), "batch": 1}
-        for given in (maps["weights"], maps["value_norms"], *study["head_facts"][kind].values()):
+        for given in (
+            maps["weights"],
+            maps["value_norms"],
+            *study["head_statistics"][kind].values(),
+        ):
             assert np.shape(given["values"]) == tuple(sizes[axis] for axis in given["axes"])
-        for name in ("attention", "value_norms", *study["head_facts"][kind]):
+        for name in ("attention", "value_norms", *study["head_statistics"][kind]):
             axes = arrays[f"{kind}_{name}_axes"]
             assert arrays[f"{kind}_{name}"].shape == tuple(sizes[axis] for axis in axes)
         weights = arrays[f"{kind}_attention"]
         np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
         np.testing.assert_allclose(weights[:, 0], maps["weights"]["values"], rtol=1e-5)
-        importance = study["head_facts"][kind]["importance"]["values"]
+        importance = study["head_statistics"][kind]["importance"]["values"]
         np.testing.assert_allclose(arrays[f"{kind}_importance"], importance, rtol=1e-5)
     for name, array in arrays.items():
         if array.ndim > 0 and not name.endswith("_axes"):
             axes = arrays[f"{name}_axes"].tolist()
             assert len(axes) == array.ndim
-            assert "rival" not in axes or array.shape[axes.index("rival")] == 5
+            assert "alternative" not in axes or array.shape[axes.index("alternative")] == 5
     assert "▁three" in (here / "a.HTML").read_text(encoding="utf-8")
 
 
@@ -90,7 +94,7 @@ def test_given_target_in_two_runs(trained, seq2seq: Command, here):
     assert seq2seq("attend", trained, "2 7", *options, "-o", "a.json").exit_code == 0
     first, second = studies_of(here / "a.json")
     assert first == second
-    assert "head_facts" not in first
+    assert "head_statistics" not in first
     (here / "2.src").write_text("2 7\n")
     (here / "2.tgt").write_text("two seven one\n")
     scored = seq2seq("score", trained, "--src", "2.src", "--ref", "2.tgt", "--json")
@@ -139,7 +143,7 @@ def test_run_without_its_validation_text(trained, seq2seq: Command, here):
     result = seq2seq("attend", here / "run", "2 7", "-o", "a.json")
     assert result.exit_code == 0
     assert "gone.src does not exist" in result.stderr
-    assert "head_facts" not in studies_of(here / "a.json")[0]
+    assert "head_statistics" not in studies_of(here / "a.json")[0]
     config.write_text(config.read_text().replace("gone.src", "uneven.src"))
     (trained.parent / "uneven.src").write_text("2 7\n")
     refused = seq2seq("attend", here / "run", "2 7", "-o", "a.json")
@@ -147,7 +151,7 @@ def test_run_without_its_validation_text(trained, seq2seq: Command, here):
     result = seq2seq("attend", here / "run", "2 7", "-o", "a.json", "--force")
     assert result.exit_code == 0
     assert "no head statistics: parallel files differ in length" in result.stderr
-    assert "head_facts" not in studies_of(here / "a.json")[0]
+    assert "head_statistics" not in studies_of(here / "a.json")[0]
 
 
 def test_models_alternate_so_that_the_same_sentences_stand_side_by_side(
@@ -246,7 +250,7 @@ def test_tensorboard_shows_attention_and_the_weights_stay_the_same(config, seq2s
     assert len(entropies) == 3 * 2 * 2
     last = ("--model", "last", "--sample", 100, "-o", "a.json")
     assert seq2seq("attend", here / "with", "1 2", *last).exit_code == 0
-    facts = studies_of(here / "a.json")[0]["head_facts"]
+    facts = studies_of(here / "a.json")[0]["head_statistics"]
     for kind in KINDS:
         for (layer, head), entropy in np.ndenumerate(facts[kind]["entropy"]["values"]):
             tag = f"attention_entropy/{kind}/layer_{layer + 1}/head_{head + 1}"

@@ -185,7 +185,7 @@ def test_study_holds_what_the_model_computes(source, target):
         probs = dict(zip(vocabulary, logits_TV[row].softmax(-1).tolist(), strict=True))
         assert prediction.probability == pytest.approx(probs.pop(pieces[1 + row]), rel=1e-4)
         others = sorted(probs, key=lambda token: -probs[token])
-        assert [token for token, _ in prediction.rivals] == others[:5]
+        assert [token for token, _ in prediction.alternatives] == others[:5]
         assert prediction.entropy == pytest.approx(
             float(torch.distributions.Categorical(logits=logits_TV[row]).entropy()), rel=1e-4
         )
