@@ -212,6 +212,11 @@ class RunFolder:
                 f"{self.path} contains a model but no {self.config.name}; put that back, or choose "
                 "another --run-dir"
             )
+        if self.member(1).path.parent.is_dir():
+            raise UserError(
+                f"{self.path} is an ensemble, which train --ensemble goes on with; choose another "
+                "--run-dir"
+            )
         names = [path.name for path in self.path.iterdir()] if self.path.exists() else []
         known = self._known_names()
         foreign = [name for name in names if _without_part(name) not in known]

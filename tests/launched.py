@@ -82,6 +82,12 @@ def signal_and_wait(pid: int, number: signal.Signals) -> None:
     wait_forever()
 
 
+def signal_and_finish(pid: int, number: signal.Signals) -> None:
+    """Send a process a signal, and do not mind that it passes it on."""
+    signal.signal(number, signal.SIG_IGN)
+    os.kill(pid, number)
+
+
 def fail_in_the_other(config: Config, action: Callable[[], None]) -> None:
     """The main process waits outside of collectives while the other one fails."""
     with process_group(config) as parallel:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.translator import Translator
@@ -44,16 +45,16 @@ def train_ensemble(
         raise UserError(f"{run_dir} is a run already: choose another --run-dir for the ensemble")
     if not folder.member(1).path.parent.is_dir():
         folder.ensure_new_or_empty()
-    works = [
-        functools.partial(
+    works = {
+        str(path := folder.member(number).path): functools.partial(
             train,
             with_training(config, seed=config.training.seed + number - 1),
-            folder.member(number).path,
+            path,
             source=source,
             allow_changed=allow_changed,
         )
         for number in range(1, num_members + 1)
-    ]
+    }
     at_once = min(num_members, members_at_once(config))
     logger.info(f"training {num_members:,} members in {run_dir}, {at_once:,} at once")
     launch_each(works, at_once)
@@ -72,9 +73,14 @@ def members_at_once(config: Config) -> int:
 
 
 def scores_of(folder: RunFolder, config: Config) -> str:
-    """Return a table of the validation scores of the members and of the ensemble."""
+    """Return a table of the validation scores of the members and of the ensemble.
+
+    It searches as in the validations of its members.
+    """
     logger.info("validating the ensemble")
+    first, *_ = folder.members()
     ensemble = Translator.load(folder.path, config.training.device, exact=True)
+    ensemble = ensemble.with_options(load_config(first.config).decoding)
     settled, text = ensemble.config.validation, config.valid_text
     assert text is not None, "the caller has checked it"
     scoring = Scoring.of_run(ensemble.config)

@@ -8,10 +8,19 @@ import pytest
 import yaml
 from bare_runs import stop_at
 from commands import Command
-from number_task import FAST, number_pairs, numbers_config, write_config, write_pairs
+from number_task import (
+    FAST,
+    as_ensemble,
+    number_pairs,
+    numbers_config,
+    write_config,
+    write_pairs,
+)
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.ensemble import scores_of
 from seq2seq_cli.training.loop import train
 
 
@@ -86,6 +95,15 @@ def test_translate_uses_what_the_run_has_chosen(run, seq2seq, tmp_path, beam_siz
     default = translated(seq2seq, changed)
     assert default == translated(seq2seq, changed, *in_full(beam_size, length_penalty))
     assert translated(seq2seq, changed, *in_full(2, 1)) == translated(seq2seq, run, *in_full(2, 1))
+
+
+def test_members_and_their_ensemble_are_compared_by_the_same_search(config, run, tmp_path):
+    """By the one of validations, whatever the members have chosen."""
+    changed = with_search(run, tmp_path, beam_size=5, length_penalty=0.0)
+    folder = RunFolder(as_ensemble(tmp_path / "ensemble", [changed, changed]))
+    lines = scores_of(folder, load_config(config)).splitlines()
+    first, second, ensemble = (line.split()[-2:] for line in lines[-3:])
+    assert first[0] == second[0] == ensemble[0]
 
 
 def test_an_n_best_list_needs_no_beam_size(run, seq2seq, tmp_path):

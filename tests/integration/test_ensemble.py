@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from commands import Command
-from launched import signal_and_wait
+from launched import signal_and_finish, signal_and_wait
 from number_task import FAST, numbers_config, write_config
 from seams import signal_after
 
 from seq2seq_cli import Translator
 from seq2seq_cli.commands.diff import differing_results
-from seq2seq_cli.errors import Interrupted
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.processes import ProcessDiedError
 from seq2seq_cli.training.parallel.launcher import launch_each
 
@@ -118,7 +119,8 @@ def test_what_needs_one_model_refuses_an_ensemble(config, ensemble, seq2seq, tmp
     for command in ("translate", "eval", "compare"):
         given = (*[ensemble] * (1 + (command == "compare")), "--model", weights)
         refused(seq2seq, "belongs to one run, but", command, *given)
-    refused(seq2seq, "choose another --run-dir", "train", config, "--run-dir", ensemble)
+    without = "is an ensemble, which train --ensemble goes on with; choose another --run-dir"
+    refused(seq2seq, without, "train", config, "--run-dir", ensemble)
     ordinary = ("--run-dir", ensemble / "members/1", "--ensemble", 2)
     refused(seq2seq, "is a run already: choose another --run-dir", "train", config, *ordinary)
     (tmp_path / "notes.txt").touch()
@@ -144,18 +146,33 @@ def test_foreign_members_do_not_lead_out_of_the_folder(ensemble, seq2seq, tmp_pa
 
 def test_a_member_that_fails_does_not_end_the_others(imports_shared, tmp_path):
     (tmp_path / "works").touch()
-    works = [partial(Path.unlink, tmp_path / name) for name in ("missing", "works")]
+    works = {name: partial(Path.unlink, tmp_path / name) for name in ("missing", "works")}
     with pytest.raises(FileNotFoundError):
         launch_each(works, 1)
     assert not (tmp_path / "works").exists()
     with pytest.raises(ProcessDiedError, match="was it out of memory"):
-        launch_each([partial(signal.raise_signal, signal.SIGKILL)], 1)
+        launch_each({"": partial(signal.raise_signal, signal.SIGKILL)}, 1)
+
+
+def test_what_fails_is_named(imports_shared, tmp_path):
+    fails = partial(load_config, tmp_path / "missing.yaml")
+    with pytest.raises(UserError, match=r"^runs/2: there is no config file"):
+        launch_each({"runs/1": partial((tmp_path / "works").touch), "runs/2": fails}, 2)
+    with pytest.raises(UserError, match=r"^there is no config file"):
+        launch_each({str(tmp_path): fails}, 1)
 
 
 def test_a_signal_ends_the_members_and_starts_no_more(imports_shared, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     first = partial(signal_and_wait, os.getpid(), signal.SIGTERM)
     with pytest.raises(Interrupted) as stop:
-        launch_each([first, partial((tmp_path / "started").touch)], 1)
+        launch_each({"": first, "second": partial((tmp_path / "started").touch)}, 1)
     assert (stop.value.exit_status, signal.getsignal(signal.SIGTERM)) == (143, before)
     assert not (tmp_path / "started").exists()
+
+
+def test_a_signal_that_comes_too_late_for_a_member_stops_the_caller(imports_shared):
+    """As Ctrl-C while the last trial of `tune` measures its search."""
+    with pytest.raises(Interrupted) as stop:
+        launch_each({"": partial(signal_and_finish, os.getpid(), signal.SIGTERM)}, 1)
+    assert stop.value.exit_status == 143

@@ -109,7 +109,10 @@ def _with(config: Config, updates: Mapping[str, Mapping[str, Any]]) -> Config:
 def train_teachers(teachers: Mapping[str, Config], folder: Path) -> None:
     """Train the models that translate, side by side if there are two cores."""
     config = teachers["forward"]
-    works = [functools.partial(train, each, folder / name) for name, each in teachers.items()]
+    works = {
+        str(folder / name): functools.partial(train, each, folder / name)
+        for name, each in teachers.items()
+    }
 
     def make() -> tuple[Sequence[Path], Facts]:
         launch_each(works, min(len(works), members_at_once(config)))

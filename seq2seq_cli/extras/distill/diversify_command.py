@@ -43,5 +43,7 @@ def diversify(
     from seq2seq_cli.extras.distill import diversification
 
     search = [*options.decoding_overrides(beam_size=beam_size, n_best=1)]
+    # Report options that exclude this search before hours of training.
+    options.load_config_file(config, [*(overrides or ()), *search], device)
     made = diversification.diversify(loaded, output, search, processes)
     typer.echo(json.dumps(made["report"], indent=2) if as_json else made["table"])

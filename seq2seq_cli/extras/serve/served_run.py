@@ -27,7 +27,8 @@ class RunToServe:
     def file_stamps(self) -> list[tuple[Path, int, int, int]]:
         """Return what changes when a file of the model is replaced."""
         runs = RunFolder(self.run_dir).members(self.which)
-        files = (path for run in runs for path in (run.weights(self.which), run.config))
+        files = [path for run in runs for path in (run.weights(self.which), run.config)]
+        files += [run.search for run in runs if run.search.exists()]  # written after training
         stats = [(path, path.stat()) for path in files]
         return [(path, s.st_ino, s.st_size, s.st_mtime_ns) for path, s in stats]
 

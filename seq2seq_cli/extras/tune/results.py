@@ -96,7 +96,7 @@ def evidence(option: Option, study: Study) -> str:
         groups = [(f"with {value}", [best[value]]) for value in order if value in best]
     else:
         groups = [
-            (f"up to {high:.3g}", [numbers[n] for n in numbers if low < n <= high])
+            (f"up to {float(f'{high:.3g}'):g}", [numbers[n] for n in numbers if low < n <= high])
             for low, high in itertools.pairwise([-math.inf, *thirds(option)])
         ]
     shown = [f"{scores[0]:.3f} {where}" for where, scores in groups if scores]

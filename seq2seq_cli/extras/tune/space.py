@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from seq2seq_cli.config.loader import flatten, yaml_text, yaml_value
 from seq2seq_cli.config.metrics import METRICS
@@ -13,6 +13,11 @@ from seq2seq_cli.errors import UserError, short
 
 _LOG_FROM = 10  # times its low end, from which a range is searched on a logarithmic scale
 _DIGITS = 3  # of a number that is tried
+# What is scored, and how. Normalization of the target changes references.
+_OF_SCORES = (
+    *("validation.", "data.valid", "data.general", "data.direction"),
+    "tokenizer.normalization",
+)
 _INSIDE = 0.381966  # of a range: a point that is no whole number, whatever the ends
 
 Check = Callable[[str], object]  # raises UserError if the config does not take `section.key=value`
@@ -113,7 +118,7 @@ def parse(given: str, config: Config, check: Check) -> Option:
         text = DEFAULTS[name].values
     if "." not in name or not text:
         raise UserError(f"{shown}: write it as section.key=LOW..HIGH or section.key=A,B,C")
-    if name.startswith(("validation.", "data.valid", "data.general")):
+    if name.startswith(_OF_SCORES):
         raise UserError(f"{shown}: all trials must be scored alike")
     if name.startswith("tokenizer.") and not _scores_text(config):
         raise UserError(
@@ -142,10 +147,10 @@ def _choices(name: str, text: str) -> Option:
 
 
 def _range(name: str, text: str, config: Config, check: Check) -> Option:
-    options = flatten(config)
-    if name not in options:
+    own = own_value(name, config)
+    if own is None:
         check(f"{name}=1")
-    low, high = (_end(end.strip(), options.get(name)) for end in text.split("..", 1))
+    low, high = (_end(end.strip(), own or "several values") for end in text.split("..", 1))
     if not -math.inf < low < high < math.inf:
         raise UserError(f"{low:g} is not lower than {high:g}")
     is_whole = float(low).is_integer() and float(high).is_integer()
@@ -158,22 +163,32 @@ def _range(name: str, text: str, config: Config, check: Check) -> Option:
     return Option(name, (), low, high, is_whole)
 
 
-def _end(text: str, value: Any) -> float:
-    """Return an end of a range, for a value of the config that it may be a factor of."""
+def _end(text: str, own: str) -> float:
+    """Return an end of a range, for the config's value as YAML, which it may be a factor of."""
     try:
         if not text.startswith("x"):
             return float(text)
         factor = float(text[1:])
     except ValueError:
         raise UserError(f"{text!r} is not a number") from None
-    given = yaml_value(yaml_text(value), text)  # one number for both sides
+    given = yaml_value(own, text)  # one number for both sides
     if type(given) not in (int, float):
-        raise UserError(f"{text} needs a number to multiply, but the config has {yaml_text(value)}")
+        raise UserError(f"{text} needs a number to multiply, but the config has {own}")
     product = float(factor * given)
     return round(product) if isinstance(given, int) and math.isfinite(product) else product
 
 
 def own_values(options: Sequence[Option], config: Config) -> dict[str, str]:
     """Return the values that the config itself has for the options."""
-    own = flatten(config)
-    return {o.name: yaml_text(own[o.name]) for o in options if o.name in own}
+    own = {option.name: own_value(option.name, config) for option in options}
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def own_value(name: str, config: Config) -> str | None:
+    """Return the config's value of an option, as YAML; None if it has no single one.
+
+    The value of a group, such as `model.layers`, is the value of all options in it.
+    """
+    values = flatten(config)
+    texts = {yaml_text(values[n]) for n in values if n == name or n.startswith(f"{name}.")}
+    return texts.pop() if len(texts) == 1 else None

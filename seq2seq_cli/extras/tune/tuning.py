@@ -12,7 +12,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.cache import cached_counts
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.tune.proposals import propose
-from seq2seq_cli.extras.tune.results import write_best
+from seq2seq_cli.extras.tune.results import best_config, write_best
 from seq2seq_cli.extras.tune.space import own_values, search_space
 from seq2seq_cli.extras.tune.study import StopTrial, Study, Trial, record_of
 from seq2seq_cli.files import locked, write_atomic
@@ -71,11 +71,18 @@ def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
     study, content = Study(folder, ()), config_yaml(config).encode()
     begun = Study.read(folder) if record_of(folder).exists() else None
     is_same = begun is None or study.config.read_bytes() == content
+    is_new = not study.config.exists()
     if begun is None:
+        ensure_no_other_config(study, content)
         write_atomic(study.config, content)
-    study.options = search_space(
-        searched, config, lambda option: load_config(study.config, [option])
-    )
+    try:
+        study.options = search_space(
+            searched, config, lambda option: load_config(study.config, [option])
+        )
+    except UserError:
+        if is_new:
+            study.config.unlink()
+        raise
     if begun is None:
         study.trials = [Trial(1, own_values(study.options, config))]
         return study
@@ -84,6 +91,13 @@ def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
             f"{folder} has trials of another config or of other options: choose another --output"
         )
     return begun
+
+
+def ensure_no_other_config(study: Study, content: bytes) -> None:
+    """Raise UserError if a new study would overwrite a config that no search has written."""
+    for path in (study.config, best_config(study)):
+        if path.exists() and path.read_bytes() != content:
+            raise UserError(f"{path} exists, but trials.json does not: choose another --output")
 
 
 def next_trial(study: Study) -> Trial | None:
@@ -106,7 +120,7 @@ def train_trial(study: Study, trial: Trial, seconds: float) -> None:
     work = functools.partial(train, study.config_of(trial), run.path, hooks=Hooks(on_step=stop))
     started = time.monotonic()
     try:
-        launch_each([work], 1)
+        launch_each({"": work}, 1)  # the caller knows which one fails
         study.end(trial)
     except UserError as error:
         if trial.number == 1:

@@ -15,7 +15,7 @@ import signal
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -157,11 +157,12 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
         return cast(Result, results[0])
 
 
-def launch_each(works: Sequence[Callable[[], None]], at_once: int) -> None:
+def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
     """Call each in a new process of this machine, at most so many at once, which share its cores.
 
     One of them at a time shows its progress. When all have ended, raises what the first that failed
-    has raised, a UserError before Interrupted; after a signal, no further one is called.
+    has raised, a UserError, which then has its name, before Interrupted; after a signal, no further
+    one is called, and Interrupted is raised even if all have finished.
     """
     if not hasattr(signal, "SIGUSR2"):  # Windows
         raise UserError(
@@ -171,29 +172,31 @@ def launch_each(works: Sequence[Callable[[], None]], at_once: int) -> None:
     num_threads = max(1, torch.get_num_threads() // at_once)
     screen = threading.Lock()
 
-    def call(work: Callable[[], None]) -> None:
+    def call(name: str, work: Callable[[], None]) -> None:
         is_shown = screen.acquire(blocking=False)
         try:
             logs = is_shown and is_logging_to_stderr()
             call_in_process(context, functools.partial(_alone, work, folder, num_threads, logs))
-        except ProcessDiedError:
-            if received:
+        except UserError as error:
+            if received and isinstance(error, ProcessDiedError):
                 raise Interrupted("interrupted", 128 + max(received)) from None
-            raise
+            raise error if name in str(error) else UserError(f"{name}: {error}") from None
         finally:
             if is_shown:
                 screen.release()
 
     with (
-        tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as name,
-        _forwarded_signals(folder := Path(name)) as received,
+        tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as path,
+        _forwarded_signals(folder := Path(path)) as received,
         ThreadPoolExecutor(at_once) as threads,
     ):
-        futures = [threads.submit(call, work) for work in works]
+        futures = [threads.submit(call, name, work) for name, work in works.items()]
         wait(futures)
     errors = [error for future in futures if (error := future.exception()) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, Interrupted)):
         raise error
+    if received:
+        raise Interrupted("interrupted", 128 + max(received))
 
 
 def _alone(work: Callable[[], None], folder: Path, num_threads: int, logs: bool) -> None:

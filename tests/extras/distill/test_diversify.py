@@ -132,6 +132,7 @@ def edited(change: Callable[[dict], object], config: Path) -> Path:
         ),
         (lambda c: c["data"]["train"].update(tag="<x>"), "takes no tags, no features"),
         (lambda c: c["data"].update(valid=None), "diversify needs data.valid"),
+        (lambda c: c.update(decoding={"sampling": True}), "sampling and beam search exclude"),
     ],
 )
 def test_what_cannot_be_turned_around(config, seq2seq, tmp_path, change, message):

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from served import Served, serving
 
 from seq2seq_cli import Translator
+from seq2seq_cli.extras.serve.served_run import RunToServe
 from seq2seq_cli.model.weights import save_tensors
 
 SENTENCES = [names for _, names in number_pairs(60, seed=5)]
@@ -482,6 +483,16 @@ def test_killed_model_processes_and_old_models_are_replaced(names_run: Path, tmp
         (copy / "model.part").replace(copy / "model.safetensors")
         served.wait_for_log("the models were not loaded again")
         assert served.translate("one two three")["translatedText"] == nonsense
+
+
+def test_a_search_chosen_after_the_last_model_is_a_change(names_run: Path, tmp_path: Path):
+    """A server loads such a run again."""
+    copy = shutil.copytree(names_run, tmp_path / "run")
+    (copy / "search.json").unlink(missing_ok=True)
+    before = RunToServe(copy).file_stamps()
+    assert RunToServe(copy).file_stamps() == before
+    (copy / "search.json").write_text("{}")
+    assert RunToServe(copy).file_stamps() != before
 
 
 def test_who_leaves_is_not_waited_for(server: Served):

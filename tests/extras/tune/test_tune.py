@@ -17,7 +17,8 @@ from number_task import FAST, numbers_config, write_config
 from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.tune.space import DEFAULTS, Option, search_space
+from seq2seq_cli.extras.tune.results import evidence
+from seq2seq_cli.extras.tune.space import DEFAULTS, Option, own_values, search_space
 from seq2seq_cli.extras.tune.study import Study
 
 pytest.importorskip("optuna")
@@ -204,6 +205,9 @@ def test_trials_keep_the_values_of_a_preset(config, seq2seq, tmp_path):
         (["training.ema_decay=x0.5..x2"], "needs a number to multiply, but the config has null"),
         (["training.lr", "training.lr=0.1,0.2"], "training.lr is given twice"),
         (["validation.metric=bleu,chrf"], "all trials must be scored alike"),
+        (["data.direction=forward,reverse"], "all trials must be scored alike"),
+        (["tokenizer.normalization=nfkc_cf,identity"], "all trials must be scored alike"),
+        (["model.dropout=0..0.4", "training.consistency=x1..x2"], "but the config has null"),
         (["tokenizer.vocab_size=100,200"], "different vocabularies cannot be compared"),
     ],
 )
@@ -213,6 +217,17 @@ def test_what_is_searched_is_checked_first(config, seq2seq, tmp_path, search, me
     assert ended.exit_code == 2
     assert (message or "no trial has finished in 0 hours") in ended.stderr
     assert not (tmp_path / "out/trials").exists()
+    # After a mistake the folder takes another config.
+    assert (tmp_path / "out/base.yaml").exists() == (message is None)
+
+
+@pytest.mark.parametrize("name", ["base.yaml", "best.yaml"])
+def test_a_config_of_other_origin_is_not_overwritten(config, seq2seq, tmp_path, name):
+    own = shutil.copy(config, tmp_path / name)
+    result = seq2seq(*command(own, tmp_path))
+    assert result.exit_code == 2
+    assert f"{name} exists, but trials.json does not: choose another --output" in result.stderr
+    assert own.read_bytes() == config.read_bytes()
 
 
 def test_another_search_needs_another_folder(config, searched, seq2seq, tmp_path):
@@ -249,6 +264,31 @@ def test_a_range_has_the_scale_and_the_numbers_of_its_option(config):
         assert option.text_of(value) == text
         assert option.value_of(text) == pytest.approx(value, rel=5e-3)
     assert dropout.value_of("0.7") is dropout.value_of("null") is None
+
+
+def test_a_group_has_the_value_that_all_of_its_options_have(config):
+    def takes(override: str) -> None:
+        load_config(config, [override])
+
+    loaded = load_config(config, ["model.layers=2", "tokenizer.kind=bpe"])
+    given = ["model.layers=x1..x2", "model.layers.encoder=1,2"]
+    layers, _ = options = search_space(given, loaded, takes)
+    assert (layers.low, layers.high) == (2, 4)
+    assert own_values(options, loaded) == {"model.layers": "2", "model.layers.encoder": "2"}
+    none = Option("training.subword_sampling", ("null", "0.1"))
+    assert own_values([none], loaded) == {"training.subword_sampling": "null"}
+    uneven = load_config(config, ["model.layers={encoder: 2, decoder: 1}"])
+    assert own_values(options, uneven) == {"model.layers.encoder": "2"}
+    with pytest.raises(UserError, match="but the config has several values"):
+        search_space(["model.layers=x1..x2"], uneven, takes)
+
+
+def test_ends_of_thirds_have_no_exponent_without_need(searched):
+    study = Study.read(searched)
+    for trial in study.trials:
+        trial.values = {"training.tokens_per_batch": "600"}
+    shown = evidence(Option("training.tokens_per_batch", (), 500, 2_000, is_whole=True), study)
+    assert shown == f"500..2000: {study.best.score:.3f} up to 1000"
 
 
 def test_default_ranges_are_those_that_a_config_takes(config):
