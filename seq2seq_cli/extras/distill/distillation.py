@@ -100,7 +100,10 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
     text, (first, *_) = teacher.valid_text, task.teacher.run_dirs
     found = located(text, first) if text is not None and text.direction == "forward" else None
     if found is None:
-        raise UserError(f"{first} has no validation text here, to choose the best student: --valid")
+        option = "--valid" if task.config is None else "data.valid of --config"
+        raise UserError(
+            f"{first} has no validation text here, to choose the best student: give {option}"
+        )
     return found
 
 

@@ -111,6 +111,15 @@ def test_generation_settings_come_along(imported: Path) -> None:
     assert json.loads((imported / "run" / "manifest.json").read_text())["imported"]["notes"] == []
 
 
+def test_a_text_to_compare_with_has_lines(imported: Path, tmp_path: Path, seq2seq: Command) -> None:
+    (tmp_path / "text").write_text("\n \n")
+    options = ("--text", tmp_path / "text")
+    result = seq2seq("import", imported / "model", tmp_path / "run", *options)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: there is no text in {tmp_path / 'text'}\n"
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture(scope="module")
 def trimmed(imported: Path, seq2seq: Command) -> Path:
     """The run with the vocabulary of a text alone, `trimmed` in the folder."""

@@ -307,6 +307,7 @@ def test_mistakes_are_reported_before_anything_is_translated(trained, seq2seq, m
     given = (trained, "--src", mono, "--output", tmp_path / "run")
     refused(seq2seq, (*given, "--set", "model.head=2"), "did you mean model.heads?")
     refused(seq2seq, (*given, "--set", "decoding.beam=2"), "did you mean decoding.beam_size?")
+    refused(seq2seq, (*given, "--pairs-weight", "2"), "--pairs-weight needs --pairs")
     refused(seq2seq, (*given, "--shape", "6x256"), "--shape 6x256: give tiny, small, base")
     refused(seq2seq, (trained, "--src", tmp_path, "--output", tmp_path / "run"), "no such file")
     assert not list(tmp_path.rglob("source.jsonl"))
@@ -322,7 +323,10 @@ def test_a_teacher_without_validation_text_needs_one(trained, numbers, seq2seq, 
     config["data"]["valid"] = None
     (teacher / "config.yaml").write_text(yaml.safe_dump(config))
     given = (teacher, "--src", mono, "--output", tmp_path / "run")
-    refused(seq2seq, given, "has no validation text here, to choose the best student: --valid")
+    refused(seq2seq, given, "has no validation text here, to choose the best student: give --valid")
+    real = {side: str(numbers / f"test.{side}") for side in ("src", "tgt")}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"data": {"train": real}}))
+    refused(seq2seq, (*given, "--config", tmp_path / "mine.yaml"), "give data.valid of --config")
     valid = ("--valid", numbers / "test.src", "--valid", numbers / "test.tgt")
     made = distilled(seq2seq, teacher, mono, tmp_path / "run", *valid)
     assert f"held-out text    {numbers / 'test.src'}" in made
