@@ -24,7 +24,10 @@ from number_task import (
 
 from seq2seq_cli import Translator
 from seq2seq_cli.commands.diff import differing_results
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.distill.distillation import Task, student_config
 from seq2seq_cli.extras.distill.filters import RULES, Filters, Translated, judge
 from seq2seq_cli.extras.distill.student import Shape
 
@@ -250,6 +253,20 @@ def test_a_config_replaces_the_generated_one(trained, numbers, seq2seq, mono, tm
     assert (saved["model"]["d_model"], saved["model"]["d_ff"]) == (64, 32)
     assert saved["decoding"]["beam_size"] == "auto"  # the option was the teacher's
     assert "--config excludes --shape" in seq2seq(*given, "--shape", "tiny").stderr
+
+
+def test_the_student_of_a_config_has_the_tag_of_the_teacher(tmp_path):
+    given = load_config(write_config(tmp_path, numbers_config(tmp_path, 10)))
+    valid = given.valid_text
+    assert valid is not None
+    for own, expected in ((None, "<x>"), ("<y>", "<y>")):
+        config, teacher = (
+            given.model_copy(update={"decoding": given.decoding.model_copy(update={"tag": tag})})
+            for tag in (own, "<x>")
+        )
+        run = tmp_path / "run"
+        task = Task(Job((tmp_path,)), tmp_path / "src", run, Filters(3.0, 5.0), config=config)
+        assert student_config(task, [], valid, teacher).decoding.tag == expected
 
 
 def test_an_imported_teacher_needs_no_text_of_its_own(seq2seq, tmp_path):
