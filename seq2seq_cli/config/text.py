@@ -249,7 +249,8 @@ class ParallelText(NamedTuple):
     @property
     def name(self) -> str:
         """The paths as given, for messages."""
-        return " and ".join(str(path) for corpus in self.corpora for path in corpus.paths)
+        paths = [str(path) for corpus in self.corpora for path in corpus.paths]
+        return " and ".join(dict.fromkeys(paths))
 
     @property
     def tags(self) -> list[str]:

@@ -148,7 +148,7 @@ def resume_run(
     if refused:
         raise UserError(
             f"the text of {' and '.join(refused)} changed since this run started; put it back, "
-            f"allow it with --allow-changed {refused[0]}, or start another run with --run-dir"
+            f"allow it with train --allow-changed {refused[0]}, or start a run in another folder"
         )
     check_same_state(begun.training.optimizer, config.training.optimizer)
     check_vocabulary(folder, config, manifest)
@@ -199,8 +199,8 @@ def config_to_resume(
     ]
     if differing:
         message = (
-            f"{folder.path} holds a run of another config; undo the change, allow it with "
-            "--allow-changed OPTION, or give this run a --run-dir of its own"
+            f"{folder.path} holds a run of another config; undo the change, allow it with train "
+            "--allow-changed OPTION, or start a run in another folder"
         )
         raise UserError("\n".join([message, *differing]))
     return config

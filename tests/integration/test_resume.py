@@ -331,7 +331,7 @@ def test_changed_options_need_allow_changed_unless_fixed(config, seq2seq, tmp_pa
     changed = (*option("lr", 0.001), *option("seed", 7))
     refused = seq2seq(*train, *changed)
     assert refused.exit_code == 2
-    assert "allow it with --allow-changed OPTION" in refused.stderr
+    assert "allow it with train --allow-changed OPTION" in refused.stderr
     assert "training.lr: 0.005 in the run, 0.001 now" in refused.stderr
     refused = seq2seq(*train, *changed, "--allow-changed", "training")
     assert refused.exit_code == 2
@@ -443,7 +443,7 @@ def test_changed_training_text_starts_a_new_epoch(seq2seq, tmp_path):
     assert seq2seq("train", config, "--run-dir", run).exit_code == 0
     write_pairs(tmp_path, "train", number_pairs(3_000, seed=5))
     more = ("train", config, "--run-dir", run, *option("max_steps", 12))
-    assert "allow it with --allow-changed data.train" in seq2seq(*more).stderr
+    assert "allow it with train --allow-changed data.train" in seq2seq(*more).stderr
     result = seq2seq(*more, "--allow-changed", "data.train")
     assert result.exit_code == 0
     assert "the training data changed; a new epoch starts" in result.stderr

@@ -75,13 +75,18 @@ def _kept(tokenizers: Tokenizers, texts: Iterable[ParallelText]) -> tuple[list[i
     """Return the ids that stay, of both sides; the same for both if they share a vocabulary."""
     kept = [_always_kept(tokenizer) for tokenizer in tokenizers]
     for text in texts:
+        has_tokens = False
         pairs = (pair for pair in read_pairs(text, "error") if pair is not None)
         for chunk in chunks_of(pairs):
             for ids, tokenizer, lines in (
                 (kept[0], tokenizers.src, [pair.src for pair in chunk]),
                 (kept[1], tokenizers.tgt, [pair.tgt for pair in chunk]),
             ):
-                ids.update(*tokenizer.to_ids_batch(lines))
+                rows = tokenizer.to_ids_batch(lines)
+                has_tokens |= any(rows)
+                ids.update(*rows)
+        if not has_tokens:  # nothing but single characters would stay
+            raise UserError(f"there is no text in {text.name}")
     if tokenizers.is_shared:
         kept = [kept[0] | kept[1]] * 2
     return sorted(kept[0]), sorted(kept[1])

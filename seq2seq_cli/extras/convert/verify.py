@@ -4,6 +4,7 @@ B sentences, S source positions, T target positions, V vocabulary.
 """
 
 import importlib.util
+import itertools
 import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stderr
@@ -39,11 +40,15 @@ def is_installed(package: str) -> bool:
 
 
 def sentences(tokenizer: Tokenizer, text: Path | None) -> list[str]:
-    """Return lines of a file, or made from the vocabulary: the same ones each time."""
+    """Return lines of a file, or made from the vocabulary: the same ones each time.
+
+    Raises UserError if the file has none, as nothing would be compared.
+    """
     if text is not None:
-        lines = lines_to_translate(text)
-        found = [line for line, _ in zip(lines, range(SENTENCES), strict=False)]
-        return [line for line in found if tokenizer.to_ids(line)]
+        lines = (line for line in lines_to_translate(text) if tokenizer.to_ids(line))
+        if not (found := list(itertools.islice(lines, SENTENCES))):
+            raise UserError(f"there is no text in {text}")
+        return found
     random, tags = Random(0), [s for s in tokenizer.user_defined_symbols() if s.startswith(">>")]
     tag_ids = {*tokenizer.ids_of(tags)}
     ids = [i for i in range(EOS_ID + 1, len(tokenizer)) if i not in tag_ids]

@@ -125,6 +125,8 @@ def make_task(
     """Make the task that these options describe. Raises UserError if they exclude each other."""
     if config is not None and (shape or pairs or valid):
         raise UserError("--config excludes --shape, --pairs and --valid")
+    if pairs_weight != 1.0 and not pairs:
+        raise UserError("--pairs-weight needs --pairs; text of a config has a weight of its own")
     from seq2seq_cli.decoding.lines.stream import Job
     from seq2seq_cli.extras.distill.distillation import Task
     from seq2seq_cli.extras.distill.filters import Filters

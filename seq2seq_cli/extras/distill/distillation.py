@@ -100,7 +100,10 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
     text, (first, *_) = teacher.valid_text, task.teacher.run_dirs
     found = located(text, first) if text is not None and text.direction == "forward" else None
     if found is None:
-        raise UserError(f"{first} has no validation text here, to choose the best student: --valid")
+        option = "--valid" if task.config is None else "data.valid of --config"
+        raise UserError(
+            f"{first} has no validation text here, to choose the best student: give {option}"
+        )
     return found
 
 
@@ -212,9 +215,14 @@ def student_config(
 ) -> Config:
     """Return the config of the student: the given one, or a new one for these pairs."""
     if task.config is not None:
-        data = task.config.data
+        data, decoding = task.config.data, task.config.decoding
         update = {"train": (*translated, *data.train), "valid": data.valid or valid.corpora}
-        return task.config.model_copy(update={"data": data.model_copy(update=update)})
+        tag = {"tag": decoding.tag or teacher.decoding.tag}  # which the translated pairs have
+        sections = {
+            "data": data.model_copy(update=update),
+            "decoding": decoding.model_copy(update=tag),
+        }
+        return task.config.model_copy(update=sections)
     real = task.real.corpora if task.real is not None else ()
     path = task.folder / "student.yaml"
     return write_config(path, translated, real, valid, teacher, task.shape, task.overrides)

@@ -1,6 +1,7 @@
 """export(): writes a run in another format with a model card, and compares both."""
 
 import itertools
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,7 +66,8 @@ def export(
     """
     target = format_named(format_name)
     target.check_output(output)
-    overrides = ["decoding.precision=fp32", *([] if tag is None else [f"decoding.tag={tag}"])]
+    overrides = ["decoding.precision=fp32"]
+    overrides += [f"decoding.tag={json.dumps(tag)}"] if tag is not None else []
     translator = Translator.load(run_dir, "cpu", overrides, which=which)
     translator.config = _with_languages(translator.config, langs)
     config, tokenizers = translator.config, translator.tokenizers

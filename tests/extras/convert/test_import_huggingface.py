@@ -111,6 +111,23 @@ def test_generation_settings_come_along(imported: Path) -> None:
     assert json.loads((imported / "run" / "manifest.json").read_text())["imported"]["notes"] == []
 
 
+def test_an_export_takes_a_tag_in_angle_brackets(
+    imported: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    given = ("export", imported / "run", "--format", "ctranslate2", "--output", tmp_path / "export")
+    result = seq2seq(*given, "--tag", TAGS[0])
+    assert result.exit_code == 0, result.stderr
+
+
+def test_a_text_to_compare_with_has_lines(imported: Path, tmp_path: Path, seq2seq: Command) -> None:
+    (tmp_path / "text").write_text("\n \n")
+    options = ("--text", tmp_path / "text")
+    result = seq2seq("import", imported / "model", tmp_path / "run", *options)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: there is no text in {tmp_path / 'text'}\n"
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture(scope="module")
 def trimmed(imported: Path, seq2seq: Command) -> Path:
     """The run with the vocabulary of a text alone, `trimmed` in the folder."""

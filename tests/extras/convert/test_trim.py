@@ -207,6 +207,15 @@ def test_sentences_of_one_side_are_text_too(all_runs, seq2seq, tmp_path):
     assert (one / "tgt.model").read_bytes() == (two / "tgt.model").read_bytes()
 
 
+def test_a_text_without_tokens_trims_nothing(all_runs, domain, seq2seq, tmp_path):
+    empty, output = tmp_path / "empty.de", tmp_path / "run"
+    empty.write_text("\n\n")
+    texts = ("--text", domain, "--text", empty)
+    result = seq2seq("trim", all_runs["own"], *texts, "--output", output)
+    assert (result.exit_code, result.stderr) == (2, f"error: there is no text in {empty}\n")
+    assert not output.exists()
+
+
 def test_words_cannot_be_trimmed_and_nothing_is_overwritten(trained, all_runs, domain, seq2seq):
     result = seq2seq("trim", all_runs["own"], "--text", domain, "--output", all_runs["two"])
     assert result.exit_code == 2

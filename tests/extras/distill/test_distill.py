@@ -24,7 +24,10 @@ from number_task import (
 
 from seq2seq_cli import Translator
 from seq2seq_cli.commands.diff import differing_results
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.distill.distillation import Task, student_config
 from seq2seq_cli.extras.distill.filters import RULES, Filters, Translated, judge
 from seq2seq_cli.extras.distill.student import Shape
 
@@ -252,6 +255,20 @@ def test_a_config_replaces_the_generated_one(trained, numbers, seq2seq, mono, tm
     assert "--config excludes --shape" in seq2seq(*given, "--shape", "tiny").stderr
 
 
+def test_the_student_of_a_config_has_the_tag_of_the_teacher(tmp_path):
+    given = load_config(write_config(tmp_path, numbers_config(tmp_path, 10)))
+    valid = given.valid_text
+    assert valid is not None
+    for own, expected in ((None, "<x>"), ("<y>", "<y>")):
+        config, teacher = (
+            given.model_copy(update={"decoding": given.decoding.model_copy(update={"tag": tag})})
+            for tag in (own, "<x>")
+        )
+        run = tmp_path / "run"
+        task = Task(Job((tmp_path,)), tmp_path / "src", run, Filters(3.0, 5.0), config=config)
+        assert student_config(task, [], valid, teacher).decoding.tag == expected
+
+
 def test_an_imported_teacher_needs_no_text_of_its_own(seq2seq, tmp_path):
     """Nor is its vocabulary one that can be learned: the student has one of its own kind.
 
@@ -307,6 +324,7 @@ def test_mistakes_are_reported_before_anything_is_translated(trained, seq2seq, m
     given = (trained, "--src", mono, "--output", tmp_path / "run")
     refused(seq2seq, (*given, "--set", "model.head=2"), "did you mean model.heads?")
     refused(seq2seq, (*given, "--set", "decoding.beam=2"), "did you mean decoding.beam_size?")
+    refused(seq2seq, (*given, "--pairs-weight", "2"), "--pairs-weight needs --pairs")
     refused(seq2seq, (*given, "--shape", "6x256"), "--shape 6x256: give tiny, small, base")
     refused(seq2seq, (trained, "--src", tmp_path, "--output", tmp_path / "run"), "no such file")
     assert not list(tmp_path.rglob("source.jsonl"))
@@ -322,7 +340,10 @@ def test_a_teacher_without_validation_text_needs_one(trained, numbers, seq2seq, 
     config["data"]["valid"] = None
     (teacher / "config.yaml").write_text(yaml.safe_dump(config))
     given = (teacher, "--src", mono, "--output", tmp_path / "run")
-    refused(seq2seq, given, "has no validation text here, to choose the best student: --valid")
+    refused(seq2seq, given, "has no validation text here, to choose the best student: give --valid")
+    real = {side: str(numbers / f"test.{side}") for side in ("src", "tgt")}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"data": {"train": real}}))
+    refused(seq2seq, (*given, "--config", tmp_path / "mine.yaml"), "give data.valid of --config")
     valid = ("--valid", numbers / "test.src", "--valid", numbers / "test.tgt")
     made = distilled(seq2seq, teacher, mono, tmp_path / "run", *valid)
     assert f"held-out text    {numbers / 'test.src'}" in made
