@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,6 +45,25 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder to fill, which becomes `path`, missing or empty, if the block raises nothing.
+
+    Files that an interrupted process has left are deleted first.
+    """
+    path = path.absolute()  # `.` has no name
+    part = path.with_name(f"{path.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield part
+        if path.exists():
+            path.rmdir()
+        part.replace(path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 @contextmanager

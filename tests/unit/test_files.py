@@ -1,11 +1,12 @@
 """Files are replaced whole, and read up to a limit."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from seq2seq_cli.errors import DamagedFileError, UserError
-from seq2seq_cli.files import read_bounded, reading, write_atomic
+from seq2seq_cli.files import new_folder, read_bounded, reading, write_atomic
 
 
 def test_write_atomic_replaces_the_file_and_never_changes_it(tmp_path):
@@ -53,3 +54,21 @@ def test_read_bounded_reads_files_up_to_the_limit(tmp_path):
     assert read_bounded(path, 5) == b"12345"
     with pytest.raises(UserError, match="file is larger than 4 bytes"):
         read_bounded(path, 4)
+
+
+def test_new_folder_is_there_when_it_is_whole(tmp_path, monkeypatch):
+    folder = tmp_path / "deep/folder"
+    with pytest.raises(RuntimeError), new_folder(folder) as part:
+        part.mkdir()
+        (part / "file").touch()
+        raise RuntimeError
+    assert not [*folder.parent.iterdir()]
+    (folder.parent / "folder.part").mkdir()  # of a killed process
+    (folder.parent / "folder.part/old").touch()
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with new_folder(Path()) as part:
+        part.mkdir()
+        (part / "file").touch()
+    assert [path.name for path in folder.iterdir()] == ["file"]
+    assert [*folder.parent.iterdir()] == [folder]

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import ForeignModel
 from seq2seq_cli.extras.convert.formats import FORMATS, format_of, module_of, opened
 from seq2seq_cli.extras.convert.writer import Orders, write
+from seq2seq_cli.files import new_folder
 
 logger = logging.getLogger(__name__)
 
@@ -48,21 +48,12 @@ def import_model(
         raise UserError(f"{run_dir} exists and is not an empty folder: import to another one")
     path = _local(source)
     name = format_of(path)
-    part = run_dir.with_name(f"{run_dir.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with opened(name, path) as folder:
-            model: ForeignModel = module_of(name).read(folder)
-            if langs is not None:
-                model.languages = languages_from_option(langs)
-            orders = write(model, part, _record(source, name, model))
-            compared = _verify(name, folder, model, part, orders, verify, text)
-        if run_dir.exists():
-            run_dir.rmdir()  # it is empty
-        part.replace(run_dir)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    with opened(name, path) as folder, new_folder(run_dir) as part:
+        model: ForeignModel = module_of(name).read(folder)
+        if langs is not None:
+            model.languages = languages_from_option(langs)
+        orders = write(model, part, _record(source, name, model))
+        compared = _verify(name, folder, model, part, orders, verify, text)
     return "\n".join(_report(source, run_dir, name, model, compared))
 
 

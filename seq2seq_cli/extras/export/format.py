@@ -14,6 +14,7 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import TOKENIZER_KINDS
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import new_folder
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 if TYPE_CHECKING:
@@ -124,8 +125,9 @@ class Format(ABC):
 
     @contextmanager
     def opened(self, output: Path, config: Config) -> Iterator[Path]:
-        """Give the folder to write to."""
-        yield output
+        """Give a folder to write to, which becomes the output if the block succeeds."""
+        with new_folder(output) as part:
+            yield part
 
     def search_of(self, options: DecodingConfig) -> dict[str, Any]:
         """Return the search options that are not defaults, by the other program's names."""
