@@ -8,10 +8,12 @@
 #          DOMAIN        prefix of the same files of a domain that GENERAL leaves out
 #          SRC, TGT      their extensions: de en
 #          MONO          text of the domain in the source language
-#   SHAPE=6+2x128 bash benchmarks/distillation.sh ...   another student
+#   SHAPE=6+2x192 bash benchmarks/distillation.sh ...   another student
+#   STUDENT='training.max_steps=3000 ...'               its options
 set -euo pipefail
 config=$1 general=$2 domain=$3 src=$4 tgt=$5 mono=$6 runs=${7:-runs/distillation}
 shape=${SHAPE:-tiny}
+read -ra options <<< "${STUDENT:-}"
 mkdir -p "$runs"
 
 score() { # run
@@ -28,28 +30,35 @@ seq2seq train "$config" --run-dir "$teacher"
 [ -d "$imported" ] || seq2seq import "$runs/huggingface" "$imported"
 score "$imported"
 
-seq2seq train "$config" --run-dir "$tuned" --from "$imported" \
-  --set "data.train=[{src: ${domain}train.$src, tgt: ${domain}train.$tgt}, {src: ${general}train.$src, tgt: ${general}train.$tgt, weight: ${MIX:-0.2}}]" \
-  --set "data.valid={src: ${domain}valid.$src, tgt: ${domain}valid.$tgt}" \
-  --set training.lr="${TUNING_LR:-1e-4}" --set training.max_steps="${TUNING_STEPS:-1000}" \
-  --set training.warmup_steps=100 --set validation.patience=5
+[ -d "$tuned" ] || cat > "$runs/tuned.yaml" << END
+data:
+  train:
+    - {src: ${domain}train.$src, tgt: ${domain}train.$tgt, weight: 2}
+    - {src: ${general}train.$src, tgt: ${general}train.$tgt, weight: ${MIX:-0.15}}
+  valid: {src: ${domain}valid.$src, tgt: ${domain}valid.$tgt}
+  general: {src: ${general}valid.$src, tgt: ${general}valid.$tgt}
+training: {max_epochs: 3, lr: ${TUNING_LR:-5e-4}}
+END
+seq2seq train "$runs/tuned.yaml" --run-dir "$tuned" --from "$imported"
 score "$tuned"
 
-valid=(--valid "${domain}valid.$src" --valid "${domain}valid.$tgt")
-pairs=(--pairs "${domain}train.$src" --pairs "${domain}train.$tgt")
-seq2seq distill "$tuned" --src "$mono" --output "$student" --shape "$shape" \
-  --beam-size "${BEAM:-5}" "${valid[@]}" "${pairs[@]}"
+for side in "$src" "$tgt"; do cat "${general}valid.$side" "${domain}valid.$side" > "$runs/valid.$side"; done
+seq2seq distill "$tuned" --src "$mono" --output "$student" --shape "$shape" --beam-size "${BEAM:-5}" \
+  --valid "$runs/valid.$src" --valid "$runs/valid.$tgt" "${options[@]/#/--set=}"
 score "$student"
 
 # The same student, for as many updates, on the original pairs alone.
 original="[{src: ${general}train.$src, tgt: ${general}train.$tgt}, {src: ${domain}train.$src, tgt: ${domain}train.$tgt}]"
 seq2seq train "$student/distilled/student.yaml" --run-dir "$runs/original" \
-  --set "data.train=$original"
+  --set "data.train=$original" "${options[@]/#/--set=}"
 score "$runs/original"
 
-test=(--src "${domain}test.$src" --ref "${domain}test.$tgt" --metrics bleu,chrf)
-seq2seq compare "$tuned" "$student" "$runs/original" "${test[@]}" --test bootstrap
+for text in "$general" "$domain"; do
+  seq2seq compare "$tuned" "$student" "$runs/original" \
+    --src "${text}test.$src" --ref "${text}test.$tgt" --metrics bleu,chrf --test bootstrap
+done
 for run in "$tuned" "$student"; do
   echo "$run"
   seq2seq bench translate "$run" --input "${domain}test.$src"
+  seq2seq bench translate "$run" --input "${domain}test.$src" --set decoding.beam_size=1
 done

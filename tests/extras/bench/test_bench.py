@@ -62,6 +62,14 @@ def test_bench_translate_measures_each_precision(trained, seq2seq):
     assert [line.split()[0] for line in page.splitlines()[1:]] == ["fp32", "int8"]
 
 
+def test_bench_translate_warns_once_for_each_precision(trained, seq2seq, tmp_path, capfd):
+    (tmp_path / "long").write_text(f"{'3 ' * 200}\n" * 5)
+    options = ("--precision", "fp32", "--precision", "int8", "--input", tmp_path / "long")
+    assert seq2seq("bench", "translate", trained, *options).exit_code == 0
+    warnings = capfd.readouterr().err.splitlines()
+    assert warnings and all(warnings.count(warning) == 2 for warning in warnings)
+
+
 def test_bench_translate_refuses_an_empty_file_and_an_ensemble(
     trained: Path, seq2seq: Command, tmp_path: Path
 ):
