@@ -24,7 +24,11 @@ ERRORS = {
     "yaml.MarkedYAMLError",
 }
 OPTION_FILES = {
-    f"config/{name}.py" for name in ("schema", "text", "decoding", "validation", "regularization")
+    f"config/{name}.py"
+    for name in (
+        *("schema", "text", "text_files", "tokenizer", "decoding", "validation"),
+        "regularization",
+    )
 }
 WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option"]}
 VARIES = "…"

@@ -190,4 +190,4 @@ def test_eval_reads_no_stream_that_a_run_names(name, trained, seq2seq, tmp_path)
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     result = seq2seq("eval", run)
     assert result.exit_code == 2
-    assert f"the run's validation text ({name} and {name}) was not found" in result.stderr
+    assert f"the run's validation text ({name}) was not found" in result.stderr

@@ -302,7 +302,7 @@ def test_eval_reads_no_device_that_a_config_names(device, trained, seq2seq, tmp_
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     result = seq2seq("eval", run)
     assert result.exit_code == 2
-    assert f"validation text ({device} and {device}) was not found" in result.stderr
+    assert f"validation text ({device}) was not found" in result.stderr
 
 
 @pytest.fixture
