@@ -23,13 +23,16 @@ ERRORS = {
     "DamagedFileError",
     "yaml.MarkedYAMLError",
 }
-OPTION_FILES = {
-    f"config/{name}.py"
-    for name in (
-        *("schema", "text", "text_files", "tokenizer", "decoding", "validation"),
-        "regularization",
-    )
-}
+SECTIONS = (
+    "schema",
+    "text",
+    "text_files",
+    "tokenizer",
+    "decoding",
+    "validation",
+    "regularization",
+)
+OPTION_FILES = {f"config/{name}.py" for name in SECTIONS}
 WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option"]}
 VARIES = "…"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
