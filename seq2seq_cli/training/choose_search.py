@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,8 +13,7 @@ from seq2seq_cli.decoding.default_search import (
     read_default_search,
 )
 from seq2seq_cli.decoding.requests import NotFiniteError
-from seq2seq_cli.decoding.search.beam import length_penalty
-from seq2seq_cli.decoding.translation import Translation, TranslationInput
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.files import write_json
 from seq2seq_cli.metrics.metrics import Scoring, score_text
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _BEAM = 5
 _GAIN = 0.3  # of the metric, for which a beam is worth its time
-_PENALTIES = (1.0, 0.8, 1.2, 0.6, 1.4, 0.4, 1.6, 0.2, 1.8, 0.0, 2.0)  # preferred ones first
+_STEP, _HIGHEST = 0.2, 2.0  # of the length penalty
 _FEWEST_LINES = 100  # fewer say nothing about so small a gain
 _MOST_TOKENS = 20_000  # target tokens of the lines to translate, which bound the time
 
@@ -102,13 +101,15 @@ def _find_search(translator: Translator, run: Run, sample: Sample) -> DefaultSea
     options = run.config.decoding
     beam = _BEAM if options.beam_size == "auto" else options.width
     beam = max(beam, options.n_best)
-    penalty = options.alpha
     if options.length_penalty == "auto":
-        penalty = _best_penalty(translator, beam, sample)
-    sizes = [1, beam] if options.width == 1 else [beam]
-    measured = [_measure(translator, size, penalty, sample) for size in sizes]
-    *greedy, best = measured
-    is_worth_it = not greedy or sample.better(best.score, greedy[0].score) >= _GAIN
+        best = _best_beam(translator, beam, sample)
+    else:
+        best = _measure(translator, beam, options.alpha, sample)
+    measured, is_worth_it = [best], True
+    if options.width == 1:
+        greedy = _measure(translator, 1, best.length_penalty, sample)
+        measured = [greedy, best]
+        is_worth_it = sample.better(best.score, greedy.score) >= _GAIN
     return DefaultSearch(
         step=run.state.step,
         metric=sample.scoring.names[0],
@@ -116,35 +117,27 @@ def _find_search(translator: Translator, run: Run, sample: Sample) -> DefaultSea
         length_penalty_formula=options.length_penalty_formula,
         measured=tuple(measured),
         beam_size=beam if is_worth_it else 1,
-        length_penalty=penalty,
+        length_penalty=best.length_penalty,
     )
 
 
-def _best_penalty(translator: Translator, beam: int, sample: Sample) -> float:
-    """Return the length penalty under which a beam's translations score best.
+def _best_beam(translator: Translator, beam: int, sample: Sample) -> MeasuredSearch:
+    """Return the beam with the length penalty under which it scores best.
 
-    All penalties rank the translations that one search with penalty 1 has found.
+    From 1 on, the penalty goes up or down in steps as long as the score rises. Each is measured by
+    a search of its own: to rank the n-best list of another one again does not show that a high
+    penalty also makes the search prefer long hypotheses.
     """
-    formula = translator.config.decoding.length_penalty_formula
-    found = _with_search(translator, beam, 1.0, n_best=beam).search(sample.inputs, report=nothing)
-    scores: dict[tuple[str, ...], float] = {}
-
-    def rank_by(alpha: float) -> Callable[[Translation], float]:
-        def score(translation: Translation) -> float:
-            length = len(translation.tokens) + 1  # with EOS
-            assert translation.score is not None, "a beam ranks"
-            log_prob = translation.score * length_penalty(formula, 1.0, length)
-            return log_prob / length_penalty(formula, alpha, length)
-
-        return score
-
-    def quality(alpha: float) -> float:
-        texts = tuple(max(of_line, key=rank_by(alpha)).text for of_line in found)
-        if texts not in scores:
-            scores[texts] = sample.score(texts)
-        return sample.better(scores[texts], 0.0)
-
-    return max(_PENALTIES, key=quality)
+    best = _measure(translator, beam, 1.0, sample)
+    for step in (_STEP, -_STEP):
+        while 0 <= (penalty := round(best.length_penalty + step, 1)) <= _HIGHEST:
+            other = _measure(translator, beam, penalty, sample)
+            if sample.better(other.score, best.score) <= 0:
+                break
+            best = other
+        if best.length_penalty != 1.0:
+            break
+    return best
 
 
 def _measure(translator: Translator, beam: int, penalty: float, sample: Sample) -> MeasuredSearch:
@@ -160,6 +153,6 @@ def _measure(translator: Translator, beam: int, penalty: float, sample: Sample) 
     )
 
 
-def _with_search(translator: Translator, beam: int, penalty: float, n_best: int = 1) -> Translator:
-    search = {"beam_size": beam, "length_penalty": penalty, "n_best": n_best}
+def _with_search(translator: Translator, beam: int, penalty: float) -> Translator:
+    search = {"beam_size": beam, "length_penalty": penalty, "n_best": 1}
     return translator.with_options(translator.config.decoding.model_copy(update=search))

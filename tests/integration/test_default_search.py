@@ -71,15 +71,26 @@ def with_search(run: Path, folder: Path, **changes: object) -> Path:
     return copy
 
 
+def score(seq2seq: Command, run: Path, beam_size: int, length_penalty: float) -> float:
+    options = in_full(beam_size, length_penalty)[2:]
+    options += ("--set", f"decoding.beam_size={beam_size}", "--set", "decoding.precision=int8")
+    return json.loads(seq2seq("eval", run, "--json", *options).stdout)["symbol_error_rate"]
+
+
 def test_measured_scores_are_those_of_eval(run, seq2seq):
     greedy, beam = found(run)["measured"]
     assert (greedy["beam_size"], beam["beam_size"]) == (1, 5)
     for one in (greedy, beam):
-        sets = [f"decoding.{name}={one[name]}" for name in ("beam_size", "length_penalty")]
-        options = [part for one in (*sets, "decoding.precision=int8") for part in ("--set", one)]
-        report = json.loads(seq2seq("eval", run, "--json", *options).stdout)
-        assert report["symbol_error_rate"] == one["score"]
+        assert score(seq2seq, run, one["beam_size"], one["length_penalty"]) == one["score"]
     assert greedy["score"] != beam["score"]
+
+
+def test_no_penalty_next_to_the_chosen_one_is_better(run, seq2seq):
+    """Nor is 1: each is measured by a search of its own."""
+    beam = found(run)["measured"][1]
+    penalty = beam["length_penalty"]
+    for other in {1.0, max(0.0, round(penalty - 0.2, 1)), min(2.0, round(penalty + 0.2, 1))}:
+        assert score(seq2seq, run, 5, other) >= beam["score"]
 
 
 def test_the_choice_is_a_beam_if_it_gains_enough(run):

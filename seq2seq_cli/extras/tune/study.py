@@ -54,9 +54,12 @@ class Study:
         """Read the record. Raises UserError if it is missing or damaged."""
         path = record_of(folder)
         try:
-            return _RECORD.validate_python({"folder": folder, **read_json(path)})
+            study = _RECORD.validate_python({"folder": folder, **read_json(path)})
         except (ValidationError, TypeError):
-            raise DamagedFileError(f"{path} is damaged: it is not a record of trials") from None
+            study = None
+        if study is None or not study.trials:
+            raise DamagedFileError(f"{path} is damaged: it is not a record of trials")
+        return study
 
     def save(self) -> None:
         record = {"options": list(map(asdict, self.options))}

@@ -240,9 +240,10 @@ def test_another_search_needs_another_folder(config, searched, seq2seq, tmp_path
         result = seq2seq(*command(config, output), *options)
         assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
     damaged = shutil.copytree(searched, tmp_path / "damaged")
-    (damaged / "trials.json").write_text('{"trials": 3}')
-    result = seq2seq(*command(config, damaged))
-    assert (result.exit_code, "is not a record of trials" in result.stderr) == (2, True)
+    for record in ('{"trials": 3}', '{"options": [], "trials": []}'):
+        (damaged / "trials.json").write_text(record)
+        result = seq2seq(*command(config, damaged))
+        assert (result.exit_code, "is not a record of trials" in result.stderr) == (2, True)
 
 
 def test_the_config_itself_must_be_trainable(config, seq2seq, tmp_path):
