@@ -57,6 +57,7 @@ PRESETS: dict[PresetName, Preset] = {
             "training.tokens_per_batch": Choice(4_096),
             "training.optimizer": Choice("muon", "converges faster than adamw"),
             "training.lr": Choice(2e-2, "small models tolerate high learning rates"),
+            "training.weight_decay": Choice(0.1, "muon needs it (Liu et al. 2025)"),
             "training.warmup_steps": Choice(300),
             "training.schedule": Choice("cosine", "decays to 0 at the end"),
         },
@@ -75,6 +76,7 @@ PRESETS: dict[PresetName, Preset] = {
             "training.tokens_per_batch": Choice(4_096),
             "training.optimizer": Choice("muon", "converges faster than adamw"),
             "training.lr": Choice(1.4e-2, "larger models need lower learning rates"),
+            "training.weight_decay": Choice(0.1, "muon needs it (Liu et al. 2025)"),
             "training.warmup_steps": Choice(500),
             "training.schedule": Choice("cosine", "decays to 0 at the end"),
         },
@@ -112,12 +114,13 @@ FINE_TUNING: Choices = {
 
 _SIZE = {"d_model", "heads", "layers", "d_ff"}  # the options of the model's size
 
-# Groups of dependent options: a preset sets none of a group if the config sets one.
+# Dependent options: if a config sets one of the first, a preset sets none of the second.
 _LENGTH = {"max_steps", "max_epochs", "warmup_steps"}
-_TOGETHER = (
-    _LENGTH,
-    {"optimizer", "lr", "schedule"},
-    {"every", "unit"},
+_OPTIMIZER = {"optimizer", "lr", "schedule"}
+_DEPENDENT = (
+    (_LENGTH, _LENGTH),
+    (_OPTIMIZER, _OPTIMIZER | {"weight_decay"}),
+    ({"every", "unit"}, {"every", "unit"}),
 )
 
 
@@ -196,7 +199,7 @@ def _preset_of(config: Config, num_pairs: int) -> tuple[PresetName, dict[str, di
 
 def _excluded(given: Set[str]) -> set[str]:
     """Return the options that a preset does not set if these are given."""
-    return set().union(*(group for group in _TOGETHER if group & given))
+    return set().union(*(others for some, others in _DEPENDENT if some & given))
 
 
 def commented_yaml(head: Sequence[str], choices: Choices, schema: str | None) -> str:

@@ -34,6 +34,14 @@ def test_config_of_a_preset_is_that_preset():
             assert getattr(written, section) == getattr(left_out, section)
 
 
+def test_the_example_of_real_text_trains_what_a_config_of_its_paths_does():
+    """So its score is the score of a config that names two pairs of files and nothing else."""
+    written = load_config(ROOT / "configs/multi30k_en_de.yaml")
+    left_out = with_preset(config(), 29_000)
+    for section in ("tokenizer", "model", "training"):
+        assert getattr(written, section) == getattr(left_out, section)
+
+
 def test_options_that_do_not_go_together_with_the_preset_are_refused():
     for name, reason in (("small", "rotary needs heads of an even size"), ("large", "8 heads")):
         given = config(preset=name, model={"d_model": 100})
@@ -73,9 +81,15 @@ def test_options_that_belong_together_are_not_mixed(given):
     """Such as 500 updates of warm-up with a run of 9."""
     found = with_preset(config(training=given), 10).training
     alone = TrainingConfig(**given)
-    for group in ({"max_steps", "max_epochs", "warmup_steps"}, {"optimizer", "lr", "schedule"}):
-        if group & given.keys():
-            assert all(getattr(found, name) == getattr(alone, name) for name in group)
+    length, optimizer = {"max_steps", "max_epochs", "warmup_steps"}, {"optimizer", "lr", "schedule"}
+    for some, others in ((length, length), (optimizer, {*optimizer, "weight_decay"})):
+        if some & given.keys():
+            assert all(getattr(found, name) == getattr(alone, name) for name in others)
+
+
+def test_weight_decay_alone_leaves_the_optimizer_of_the_preset():
+    found = with_preset(config(training={"weight_decay": 0.05}), 10).training
+    assert (found.optimizer, found.weight_decay) == ("muon", 0.05)
 
 
 def test_config_of_a_run_is_complete(tmp_path):
@@ -139,9 +153,11 @@ def test_what_goes_with_a_given_option_is_named(caplog):
     """A learning rate alone leaves optimizer and schedule to the defaults, which surprises."""
     warn_of_defaults(config(training={"lr": 0.01}), 10)
     assert "with training.lr in the config, related options have their defaults" in caplog.text
-    assert "also set training.optimizer=muon and training.schedule=cosine" in caplog.text
+    for option in ("optimizer=muon", "weight_decay=0.1", "schedule=cosine"):
+        assert f" training.{option}" in caplog.text
     caplog.clear()
     chosen = {"lr": 0.01, "optimizer": "muon", "schedule": "cosine", "max_steps": 10}
+    chosen["weight_decay"] = 0.0
     warn_of_defaults(config(training=chosen), 10)
     warn_of_defaults(config(training={"lr": 0.01}, preset="none"), 10)
     assert not caplog.text
