@@ -24,7 +24,7 @@ from seq2seq_cli.training.run import Run, nothing
 logger = logging.getLogger(__name__)
 
 _BEAM = 5
-_GAIN = 0.3  # of the metric, for which a beam is worth its time
+_GAIN = 0.3  # of the metric, for which a beam is worth its time; less is chance for a penalty
 _STEP, _HIGHEST = 0.2, 2.0  # of the length penalty
 _FEWEST_LINES = 100  # fewer say nothing about so small a gain
 _MOST_TOKENS = 20_000  # target tokens of the lines to translate, which bound the time
@@ -124,15 +124,16 @@ def _find_search(translator: Translator, run: Run, sample: Sample) -> DefaultSea
 def _best_beam(translator: Translator, beam: int, sample: Sample) -> MeasuredSearch:
     """Return the beam with the length penalty under which it scores best.
 
-    From 1 on, the penalty goes up or down in steps as long as the score rises. Each is measured by
-    a search of its own: to rank the n-best list of another one again does not show that a high
-    penalty also makes the search prefer long hypotheses.
+    From 1 on, the penalty goes up or down in steps as long as each gains enough
+    (benchmarks/length_penalty.md). Each is measured by a search of its own: to rank the n-best list
+    of another one again does not show that a high penalty also makes the search prefer long
+    hypotheses.
     """
     best = _measure(translator, beam, 1.0, sample)
     for step in (_STEP, -_STEP):
         while 0 <= (penalty := round(best.length_penalty + step, 1)) <= _HIGHEST:
             other = _measure(translator, beam, penalty, sample)
-            if sample.better(other.score, best.score) <= 0:
+            if sample.better(other.score, best.score) < _GAIN:
                 break
             best = other
         if best.length_penalty != 1.0:
