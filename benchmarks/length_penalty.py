@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.bleu import BLEU
 
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
