@@ -24,7 +24,7 @@ from seq2seq_cli.training.run import Run, nothing
 logger = logging.getLogger(__name__)
 
 _BEAM = 5
-_GAIN = 0.3  # of the metric, for which a beam is worth its time; less is chance for a penalty
+_GAIN = 0.3  # of the metric: what a beam, and each step of its length penalty, must gain
 _STEP, _HIGHEST = 0.2, 2.0  # of the length penalty
 _FEWEST_LINES = 100  # fewer say nothing about so small a gain
 _MOST_TOKENS = 20_000  # target tokens of the lines to translate, which bound the time
@@ -105,17 +105,15 @@ def _find_search(translator: Translator, run: Run, sample: Sample) -> DefaultSea
         best = _best_beam(translator, beam, sample)
     else:
         best = _measure(translator, beam, options.alpha, sample)
-    measured, is_worth_it = [best], True
-    if options.width == 1:
-        greedy = _measure(translator, 1, best.length_penalty, sample)
-        measured = [greedy, best]
-        is_worth_it = sample.better(best.score, greedy.score) >= _GAIN
+    is_open = options.width == 1
+    greedy = [_measure(translator, 1, best.length_penalty, sample)] if is_open else []
+    is_worth_it = not greedy or sample.better(best.score, greedy[0].score) >= _GAIN
     return DefaultSearch(
         step=run.state.step,
         metric=sample.scoring.names[0],
         lines=len(sample.inputs),
         length_penalty_formula=options.length_penalty_formula,
-        measured=tuple(measured),
+        measured=(*greedy, best),
         beam_size=beam if is_worth_it else 1,
         length_penalty=best.length_penalty,
     )
