@@ -2,10 +2,11 @@
 
     python benchmarks/inflection.py quality DATA FOLDER --yoyodyne VENV/bin/yoyodyne --minutes 16 deu fin
     python benchmarks/inflection.py speed DATA FOLDER --yoyodyne VENV/bin/yoyodyne deu
+    python benchmarks/inflection.py quality DATA FOLDER --members 4 deu fin
 
 DATA has LANG.train.tsv, LANG.dev.tsv and LANG.test.tsv: a lemma, its features and the form.
-Yoyodyne is installed in a virtual environment of its own: pip install yoyodyne==0.5.27. Everything
-has one thread.
+Yoyodyne is installed in a virtual environment of its own: pip install yoyodyne==0.5.27; without
+--yoyodyne only ours is trained. Everything has one thread; of an ensemble, each core trains a member.
 """  # noqa: E501
 
 import argparse
@@ -32,35 +33,46 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("languages", nargs="+")
-    parser.add_argument("--yoyodyne", required=True)
+    parser.add_argument("--yoyodyne")
     parser.add_argument("--minutes", type=int, default=16, help="of Yoyodyne's training")
     parser.add_argument("--updates", type=int, default=1_600, help="of ours")
+    parser.add_argument("--members", type=int, default=1, help="of an ensemble of ours")
+    parser.add_argument("--set", action="append", default=[], help="options of ours")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    if given.what == "speed" and not given.yoyodyne:
+        parser.error("speed needs --yoyodyne")
+    if given.members == 1:
+        os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     for language in given.languages:
         (quality if given.what == "quality" else speed)(given, language)
 
 
 def quality(given: argparse.Namespace, language: str) -> None:
-    test = given.data / f"{language}.test.tsv"
     run = given.folder / f"ours-{language}-{given.seed}"
     options = {**OURS, "training.max_steps": given.updates, "training.seed": given.seed}
-    seconds = seconds_of(lambda: train(given, language, run, options))
-    scores = call("seq2seq", "eval", run, "--pairs", test, *FIELDS)
-    (line,) = (line for line in scores.splitlines() if line.startswith("exact_match"))
-    print(f"{language}  seq2seq train  {line.split()[1]}  {seconds / 60:.1f} minutes", flush=True)
-    for model in MODELS:
+    minutes = seconds_of(lambda: train(given, language, run, options)) / 60
+    dev, test = (exact(run, given.data / f"{language}.{part}.tsv") for part in ("dev", "test"))
+    print(f"{language}  seq2seq train  {minutes:.1f} minutes  dev {dev}  test {test}", flush=True)
+    for model in MODELS if given.yoyodyne else ():
         folder = given.folder / f"{model}-{language}-{given.seed}"
         limit = {"max_time": f"00:00:{given.minutes:02}:00", "check_val_every_n_epoch": EVERY}
         config = write_yoyodyne_config(given, language, model, folder, limit)
         seconds = seconds_of(lambda: call(given.yoyodyne, "fit", "--config", config))  # noqa: B023
         (best,) = folder.glob("**/best.ckpt")
         call(given.yoyodyne, "predict", "--config", config, "--ckpt_path", best)
+        test = given.data / f"{language}.test.tsv"
         forms = [line.split("\t")[2] for line in test.read_text().splitlines()]
         predicted = (folder / "predictions.txt").read_text().splitlines()
         score = 100 * sum(map(str.__eq__, forms, predicted)) / len(forms)
-        print(f"{language}  {model}  {score:.1f}  {seconds / 60:.1f} minutes", flush=True)
+        print(f"{language}  {model}  test {score:.1f}  {seconds / 60:.1f} minutes", flush=True)
+
+
+def exact(run: Path, text: Path) -> str:
+    """Return the exact match of a run on a text, in percent."""
+    scores = call("seq2seq", "eval", run, "--pairs", text, *FIELDS)
+    (line,) = (line for line in scores.splitlines() if line.startswith("exact_match"))
+    return line.split()[1]
 
 
 def speed(given: argparse.Namespace, language: str) -> None:
@@ -128,8 +140,10 @@ def train(given: argparse.Namespace, language: str, run: Path, options: dict[str
     corpora = (f"{{pairs: {path}, fields: [1, 3], features: 2}}" for path in (lexicon, copies))
     texts = {"data.train": f"[{', '.join(corpora)}]", "data.valid.pairs": valid}
     options = {**texts, "training.processes": 1, **options}
-    settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
-    call("seq2seq", "train", "configs/inflection.yaml", "--run-dir", run, *settings)
+    given_options = [f"{name}={value}" for name, value in options.items()] + given.set
+    settings = [part for option in given_options for part in ("--set", option)]
+    ensemble = ("--ensemble", given.members) if given.members > 1 else ()
+    call("seq2seq", "train", "configs/inflection.yaml", "--run-dir", run, *ensemble, *settings)
 
 
 def write_yoyodyne_config(

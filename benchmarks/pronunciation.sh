@@ -3,13 +3,13 @@
 # the word error rates of greedy search on LANG.dev.tsv and LANG.test.tsv:
 #     sh benchmarks/pronunciation.sh DATA LANG FOLDER VARIANT...
 set -e
-data=$1 language=$2 folder=$3
+data=$1 language=$2 folder=$3 threads=1
 shift 3
 
 train() {
     name=$1
     shift
-    OMP_NUM_THREADS=1 seq2seq train configs/g2p.yaml --run-dir "$folder/$language-$name" \
+    OMP_NUM_THREADS=$threads seq2seq train configs/g2p.yaml --run-dir "$folder/$language-$name" \
         --set data.train.pairs="$data/$language.train.tsv" --set data.valid.pairs="$data/$language.dev.tsv" \
         --set training.processes=1 --set training.max_steps=2000 --set model.dropout=0.3 \
         --set training.weight_decay=0.1 --set validation.every=250 "$@"
@@ -43,6 +43,10 @@ for variant in "$@"; do
         --set validation.every=300 --set validation.keep_best=5 ;;
     long_r_drop) train long_r_drop --set 'training.consistency={kind: r_drop}' --set training.max_steps=2000 \
         --set validation.every=200 --set validation.keep_best=5 ;;
+    ensemble)
+        threads=$(nproc)  # one for each member
+        train ensemble --ensemble 6 --set model.rotary_cross_attention=true --set model.dropout=0.15 \
+            --set training.max_steps=1000 ;;
     *) echo "there is no variant $variant" >&2; exit 2 ;;
     esac
 done

@@ -207,6 +207,8 @@ def translate(
     of configs/reference.yaml: --set decoding.temperature=0.7.
     """
     _check_files(sentences, input_file, output_file, shard)
+    if input_file is not None:
+        warn_of_json(input_file, job.input_format)
     if output_file is not None and not (shard or force):
         check_empty(output_file)
     if not sentences and input_file is None and sys.stdin.isatty():
@@ -256,6 +258,14 @@ def _check_files(
         raise UserError("--output needs sentences or --input")
     if not sentences and is_one_file(source, output):
         raise UserError(f"the output, {output or 'standard output'}, is the input file")
+
+
+def warn_of_json(source: Path, input_format: str) -> None:
+    """Warn that a file of JSON lines, by its name, is read as plain text."""
+    if input_format == "text" and ".jsonl" in source.suffixes:
+        logger.warning(
+            "%s is translated as plain text; if it has JSON lines, use --input-format jsonl", source
+        )
 
 
 def check_empty(output: Path) -> None:

@@ -4,9 +4,9 @@ PyTorch takes a second to import. It is imported where the library cannot do wha
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config, ModelConfig
@@ -91,31 +91,49 @@ class StoredModel(NamedTuple):
 
 
 class NativeBackend:
-    """One model in C. Other searches than those in C use PyTorch, on the same weights."""
+    """Models in C: one, or an ensemble. What C cannot search uses PyTorch, on the same weights."""
 
     device_type = "cpu"
 
-    def __init__(self, stored: StoredModel, model: NativeModel) -> None:
-        self._stored = stored
-        self._model = model
-        self.precision = model.precision
+    def __init__(self, stored: Sequence[StoredModel], models: Sequence[NativeModel]) -> None:
+        self._stored = tuple(stored)
+        self._models = tuple(models)
+        self.precision = self._models[0].precision
 
-    def __reduce__(self) -> tuple[type["NativeBackend"], tuple[StoredModel, NativeModel]]:
-        return NativeBackend, (self._stored, self._model)
+    @classmethod
+    def ensemble(cls, backends: "Sequence[NativeBackend]") -> "NativeBackend":
+        """Join the models of several; they have one vocabulary."""
+        stored, models = zip(*(pair for each in backends for pair in each._pairs()), strict=True)
+        return cls(stored, models)
+
+    @property
+    def ways_to_read(self) -> set[tuple[bool, int]]:
+        return {model.way_to_read for model in self._models}
+
+    def _pairs(self) -> Iterator[tuple[StoredModel, NativeModel]]:
+        return zip(self._stored, self._models, strict=True)
+
+    def __reduce__(self) -> tuple[type["NativeBackend"], tuple[Any, ...]]:
+        return NativeBackend, (self._stored, self._models)
 
     @functools.cached_property
     def models(self) -> "tuple[Transformer, ...]":
-        return (self._stored.load("cpu"),)
+        return tuple(stored.load("cpu") for stored in self._stored)
 
     @functools.cached_property
     def decoder(self) -> "Decoder":
+        from seq2seq_cli.decoding.engines.base import Ensemble
         from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 
-        return CpuDecoder(self._model)
+        decoders = [CpuDecoder(model) for model in self._models]
+        return decoders[0] if len(decoders) == 1 else Ensemble(decoders)
 
     @functools.cached_property
-    def _exact(self) -> NativeModel:
-        return self._model if self.precision == "fp32" else self._stored.read("fp32")[0]
+    def _exact(self) -> Sequence[NativeModel]:
+        return [
+            model if model.precision == "fp32" else stored.read("fp32")[0]
+            for stored, model in self._pairs()
+        ]
 
     def search(
         self, requests: Sequence[Request], config: DecodingConfig, tokenizer: Tokenizer
@@ -123,7 +141,7 @@ class NativeBackend:
         if not native_search.can_search(requests, config):
             return _search_in_torch(self.decoder, requests, config, tokenizer)
         text_of = native_search.key_of_text(config, tokenizer)
-        return native_search.search(self._model, requests, config, text_of, num_threads())
+        return native_search.search(self._models, requests, config, text_of, num_threads())
 
     def score(
         self, pairs: Pairs, tokens_per_batch: int, *, with_attention: bool = False
@@ -168,6 +186,18 @@ class TorchBackend:
         return score_given(self.models, pairs, tokens_per_batch, with_attention=with_attention)
 
 
+def join(backends: Sequence[Backend]) -> Backend:
+    """Return an ensemble, in C if all backends are and read sources in the same way."""
+    natives = [backend for backend in backends if isinstance(backend, NativeBackend)]
+    ways = set().union(*(backend.ways_to_read for backend in natives))
+    if len(natives) == len(backends) and len(ways) == 1:
+        return NativeBackend.ensemble(natives)
+    from seq2seq_cli.decoding.engines.base import Ensemble
+
+    models = [model for backend in backends for model in backend.models]
+    return TorchBackend(models, Ensemble([backend.decoder for backend in backends]))
+
+
 def _search_in_torch(
     decoder: "Decoder", requests: Sequence[Request], config: DecodingConfig, tokenizer: Tokenizer
 ) -> list[list[Hypothesis]]:
@@ -199,5 +229,5 @@ def load_backend(
     on_cpu = device == "cpu" or (device == "auto" and not may_have_gpu())
     if on_cpu and config.decoding.engine != "plain" and not unsupported(config.model, chosen):
         model, sha256 = stored.read(chosen)
-        return NativeBackend(stored._replace(path=path.absolute(), sha256=sha256), model)
+        return NativeBackend([stored._replace(path=path.absolute(), sha256=sha256)], [model])
     return TorchBackend.of([stored.load(device)], precision, config)

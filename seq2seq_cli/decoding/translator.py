@@ -17,6 +17,7 @@ from seq2seq_cli.decoding.backends import (
     NativeBackend,
     TorchBackend,
     banned_words,
+    join,
     load_backend,
 )
 from seq2seq_cli.decoding.default_search import read_default_search
@@ -152,11 +153,8 @@ class Translator:
         first = translators[0]
         if len({tuple(side.model for side in t.tokenizers) for t in translators}) > 1:
             raise UserError("the runs of an ensemble must have the same vocabulary")
-        from seq2seq_cli.decoding.engines.base import Ensemble
-
-        models = [translator.model for translator in translators]
-        decoder = Ensemble([translator.decoder for translator in translators])
-        return cls(models, first.tokenizers, first.config, first.statistics, decoder)
+        backend = join([translator.backend for translator in translators])
+        return cls(backend, first.tokenizers, first.config, first.statistics)
 
     def with_options(self, options: DecodingConfig) -> "Translator":
         """Return one that decodes with other options, and has the same weights."""

@@ -24,8 +24,8 @@
 const char source_hash[] = SOURCE_HASH;
 const int64_t interface[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Stack),
                              sizeof(Batch), sizeof(Sources), sizeof(SearchOptions), sizeof(Found),
-                             sizeof(Targets), sizeof(RowAttention), sizeof(Residual),
-                             sizeof(Activation), sizeof(Softmax), GROUP, SLOTS};
+                             sizeof(Model), sizeof(Targets), sizeof(RowAttention),
+                             sizeof(Residual), sizeof(Activation), sizeof(Softmax), GROUP, SLOTS};
 
 extern const Kernels kernels_plain;
 const Kernels *kernels = &kernels_plain;

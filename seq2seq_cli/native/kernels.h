@@ -59,6 +59,8 @@ typedef struct {
                    float *scores, float *y);
     void (*normalize)(const Norm *norm, long size, const float *x, float *y);
     float (*log_sum_exp)(long size, const float *x);
+    /* y = log(e^y + e^(x + offset)) */
+    void (*add_in_log_space)(long size, const float *x, float offset, float *y);
     /* The first index of the greatest number; -1 if all are -inf or NaN. */
     long (*find_greatest)(long size, const float *x);
     /* Let the numbers of a row, plus `offset`, take their places among the candidates. */

@@ -276,6 +276,25 @@ static float log_sum_exp_of(long size, const float *x)
     return top + logf(sum_of(total));
 }
 
+/* log(1 + x) for 0 <= x <= 1: 2 artanh(x / (2 + x)), with seven terms of the series. */
+INLINE vec log_of_one_and(vec x)
+{
+    vec s = divide(x, add(x, broadcast(2))), square = mul(s, s);
+    vec sum = broadcast(2.f / 13);
+    for (int n = 11; n > 0; n -= 2)
+        sum = mul_add(sum, square, broadcast(2.f / n));
+    return mul(sum, s);
+}
+
+static void add_in_log_space(long size, const float *x, float offset, float *y)
+{
+    for (long i = 0; i < size; i += LANES) {
+        vec a = add(load_first(x + i, size - i), broadcast(offset)), b = load_first(y + i, size - i);
+        vec top = max(a, b), ratio = exponential_below(min(a, b), top);
+        store_first(y + i, size - i, add(top, log_of_one_and(ratio)));
+    }
+}
+
 static long greatest_index(long size, const float *x)
 {
     float top = greatest_of(greatest_lanes(size, x));
@@ -327,5 +346,5 @@ static void add_candidates(const Candidates *c, int64_t origin, long size, const
 
 const Kernels TABLE(NAME) = {
     TEXT(NAME), PRECISIONS, quantize, round_to_bf16, MULTIPLY, attend, normalize, log_sum_exp_of,
-    greatest_index, add_candidates, TRAINING
+    add_in_log_space, greatest_index, add_candidates, TRAINING
 };

@@ -85,6 +85,10 @@ class NativeBatch(ctypes.Structure):
     ]
 
 
+class Model(ctypes.Structure):
+    _fields_ = _fields("encoder decoder positions", c_void_p)
+
+
 TextOf = ctypes.CFUNCTYPE(c_int64, POINTER(c_int32), c_int64)
 
 
@@ -186,9 +190,11 @@ def load_library(path: Path) -> ctypes.CDLL | None:
             "for faster decoding"
         )
         return None
-    structures = (Linear, Norm, Layer, Stack, NativeBatch, Sources, SearchOptions, Found, Targets)
+    of_models = (Linear, Norm, Layer, Stack, NativeBatch)
+    of_search = (Sources, SearchOptions, Found, Model, Targets)
     of_training = (RowAttention, Residual, Activation, Softmax)
-    expected = [*map(ctypes.sizeof, (*structures, *of_training)), GROUP, SLOTS]
+    structures = (*of_models, *of_search, *of_training)
+    expected = [*map(ctypes.sizeof, structures), GROUP, SLOTS]
     interface = (c_int64 * len(expected)).in_dll(library, "interface")
     assert list(interface) == expected, "library.py and native.h differ"
     pointer = c_void_p
@@ -200,7 +206,7 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     library.encode.argtypes = (pointer, pointer, c_long, pointer, c_int64, *[pointer] * 3, c_int)
     library.decode.argtypes = (*[pointer] * 6, c_int)
     library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
-    library.search.argtypes = (*[pointer] * 6, c_int)
+    library.search.argtypes = (pointer, c_long, *[pointer] * 3, c_int)
     library.score.argtypes = (*[pointer] * 5, c_int)
     fused = ("attend_to_rows", "add_and_normalize", "activate")
     for name in fused:

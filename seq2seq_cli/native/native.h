@@ -113,9 +113,16 @@ typedef struct {
 
 enum { COMPLETED, NO_MEMORY, NOT_FINITE, STOPPED }; /* of search and score */
 
-/* Translate a batch. */
-int search(const Stack *encoder, const Stack *decoder, const float *positions,
-           const SearchOptions *options, const Sources *sources, Found *found, int threads);
+/* A model, or a member of an ensemble. */
+typedef struct {
+    const Stack *encoder, *decoder;
+    const float *positions; /* see encode */
+} Model;
+
+/* Translate a batch. Several models, of one vocabulary, are an ensemble: they search with the mean
+   of their probabilities. */
+int search(const Model *models, long num_models, const SearchOptions *options,
+           const Sources *sources, Found *found, int threads);
 
 /* Given translations of sources. */
 typedef struct {

@@ -15,7 +15,9 @@ enum {
 
 /* A batch while it is decoded. Place b of a table belongs to sentence numbers[b] of the sources. */
 typedef struct {
-    const Stack *decoder;
+    const Model *models;
+    long num_models;
+    const Stack *decoder; /* of the first model */
     const SearchOptions *options;
     const Sources *sources;
     Found *found;
@@ -25,12 +27,14 @@ typedef struct {
     int64_t *last;                  /* [sentences][width]: the last token of every hypothesis */
     float *sums;                    /* [sentences][width]: of its log-probabilities */
     float *logits;                  /* [sentences][width][outputs of the decoder] */
+    float *logits_of_member;        /* of one model of an ensemble */
     float *candidate_sums;          /* [sentences][2 beam], like the next two */
     int64_t *candidate_origins, *candidate_tokens;
     long num_slots, most_slots;     /* in use; of the longest translations */
     int32_t *slots, *next_slots;    /* see Batch; NULL in greedy search */
     int32_t *fed;                   /* [sources][most_slots]: the token of each slot */
-    float **blocks;                 /* see Batch, like the next two */
+    float **memories;               /* [models]: see Batch, like the next three */
+    float **blocks;                 /* [models][num_blocks] */
     int32_t *num_columns, *columns;
     long num_allocated;             /* blocks */
     int64_t *texts;                 /* [sources][n_best]: numbers of the translations' texts */
@@ -277,6 +281,24 @@ static int advance_beam(Search *s)
     return COMPLETED;
 }
 
+/* Allocate a block of the KV cache of every model. */
+static int add_block(Search *s)
+{
+    Batch *b = &s->batch;
+    for (long m = 0; m < s->num_models; m++) {
+        const Stack *decoder = s->models[m].decoder;
+        long numbers = decoder->num_layers * SLOTS * b->sentences * 2 * decoder->d_model;
+        float *block = malloc(numbers * sizeof *block);
+        if (!block)
+            return NO_MEMORY;
+        s->blocks[m * b->num_blocks + s->num_allocated] = block;
+    }
+    for (long n = 0; n < b->sentences; n++)
+        s->columns[n * b->num_blocks + s->num_allocated] = n;
+    s->num_columns[s->num_allocated++] = b->sentences;
+    return COMPLETED;
+}
+
 /* Give every hypothesis a slot for its last token. */
 static int add_slots(Search *s)
 {
@@ -286,17 +308,46 @@ static int add_slots(Search *s)
         s->fed[s->numbers[row / b->width] * s->most_slots + s->num_slots + row % b->width] =
             s->last[row];
     s->num_slots += b->width;
-    while (s->num_slots > s->num_allocated * SLOTS) {
-        long numbers = s->decoder->num_layers * SLOTS * b->sentences * 2 * s->decoder->d_model;
-        float *block = malloc(numbers * sizeof *block);
-        if (!block)
+    while (s->num_slots > s->num_allocated * SLOTS)
+        if (add_block(s))
             return NO_MEMORY;
-        for (long n = 0; n < b->sentences; n++)
-            s->columns[n * b->num_blocks + s->num_allocated] = n;
-        s->num_columns[s->num_allocated] = b->sentences;
-        s->blocks[s->num_allocated++] = block;
-    }
     return COMPLETED;
+}
+
+/* Add the probabilities of a member to the others' in some rows. A row of NaN tells that a model
+   computes NaN or infinity. */
+static void add_probabilities(void *context, long first, long last, int thread)
+{
+    const Search *s = context;
+    long size = s->decoder->output.outputs, vocabulary = s->decoder->vocabulary;
+    for (long row = first; row < last; row++) {
+        const float *x = s->logits_of_member + row * size;
+        float *y = s->logits + row * size, total = kernels->log_sum_exp(size, x);
+        if (total < INFINITY && !isnan(*y))
+            kernels->add_in_log_space(vocabulary, x, -total, y);
+        else
+            for (long i = 0; i < size; i++)
+                y[i] = NAN;
+    }
+}
+
+/* The logits of the next token. An ensemble has logarithms of sums of probabilities instead. */
+static void compute_logits(Search *s)
+{
+    Batch *b = &s->batch;
+    long rows = b->sentences * b->width, num_logits = rows * s->decoder->output.outputs;
+    int is_ensemble = s->num_models > 1;
+    for (long i = 0; is_ensemble && i < num_logits; i++)
+        s->logits[i] = -INFINITY;
+    for (long m = 0; m < s->num_models; m++) {
+        const Model *model = s->models + m;
+        b->memory = s->memories[m];
+        b->blocks = s->blocks + m * b->num_blocks;
+        decode(model->decoder, b, s->last, model->positions,
+               is_ensemble ? s->logits_of_member : s->logits, s->workspace, s->threads);
+        if (is_ensemble)
+            parallel(num_logits < MANY_LOGITS ? 1 : s->threads, rows, add_probabilities, s);
+    }
 }
 
 /* A part of the memory at `base`, of which `size` bytes are taken; NULL to find out how many. */
@@ -307,19 +358,32 @@ static void *take(char *base, size_t *size, size_t bytes)
     return base ? base + start : NULL;
 }
 
+static size_t greater(size_t a, size_t b) { return a > b ? a : b; }
+
 /* Divide memory among the tables of a search; return how many bytes these are. */
-static size_t lay_out(Search *s, const Stack *encoder, char *base)
+static size_t lay_out(Search *s, char *base)
 {
-    size_t size = 0, count = s->sources->count, beam = s->options->beam, rows = count * beam;
+    size_t count = s->sources->count, beam = s->options->beam, rows = count * beam;
     size_t steps = s->found->longest + 1, num_blocks = (s->most_slots + SLOTS - 1) / SLOTS;
     long longest = s->sources->longest > (long)steps ? s->sources->longest : (long)steps;
-    size_t encoding = workspace_size(encoder, s->sources->rows, s->sources->longest, s->threads);
-    size_t decoding = workspace_size(s->decoder, rows, longest, s->threads);
+    size_t size = 0, scratch = 0, num_logits = rows * s->decoder->output.outputs;
     size_t of_slots = beam > 1 ? rows * (steps + 1) * sizeof *s->slots : 0; /* of the next step */
     Batch *b = &s->batch;
-    s->workspace = take(base, &size, encoding > decoding ? encoding : decoding);
-    b->memory = take(base, &size, s->sources->rows * encoder->output.outputs * sizeof(float));
-    s->logits = take(base, &size, rows * s->decoder->output.outputs * sizeof *s->logits);
+    s->memories = take(base, &size, s->num_models * sizeof *s->memories);
+    for (long m = 0; m < s->num_models; m++) {
+        const Stack *encoder = s->models[m].encoder;
+        size_t numbers = s->sources->rows * encoder->output.outputs;
+        float *memory = take(base, &size, numbers * sizeof *memory);
+        if (base)
+            s->memories[m] = memory;
+        scratch = greater(scratch, workspace_size(encoder, s->sources->rows, s->sources->longest,
+                                                  s->threads));
+        scratch = greater(scratch, workspace_size(s->models[m].decoder, rows, longest, s->threads));
+    }
+    s->workspace = take(base, &size, scratch);
+    s->logits = take(base, &size, num_logits * sizeof *s->logits);
+    if (s->num_models > 1)
+        s->logits_of_member = take(base, &size, num_logits * sizeof *s->logits);
     b->starts = take(base, &size, count * sizeof *b->starts);
     b->lengths = take(base, &size, count * sizeof *b->lengths);
     s->numbers = take(base, &size, count * sizeof *s->numbers);
@@ -329,7 +393,7 @@ static size_t lay_out(Search *s, const Stack *encoder, char *base)
     s->candidate_origins = take(base, &size, 2 * rows * sizeof *s->candidate_origins);
     s->candidate_tokens = take(base, &size, 2 * rows * sizeof *s->candidate_tokens);
     s->fed = take(base, &size, count * s->most_slots * sizeof *s->fed);
-    s->blocks = take(base, &size, num_blocks * sizeof *s->blocks);
+    s->blocks = take(base, &size, s->num_models * num_blocks * sizeof *s->blocks);
     s->num_columns = take(base, &size, num_blocks * sizeof *s->num_columns);
     s->columns = take(base, &size, count * num_blocks * sizeof *s->columns);
     s->texts = take(base, &size, count * s->options->n_best * sizeof *s->texts);
@@ -337,7 +401,6 @@ static size_t lay_out(Search *s, const Stack *encoder, char *base)
     s->slots = of_slots ? take(base, &size, of_slots) : NULL;
     s->next_slots = of_slots ? take(base, &size, of_slots) : NULL;
     b->num_blocks = num_blocks;
-    b->blocks = s->blocks;
     b->num_columns = s->num_columns;
     b->columns = s->columns;
     b->slots = s->slots;
@@ -345,7 +408,7 @@ static size_t lay_out(Search *s, const Stack *encoder, char *base)
 }
 
 /* Every sentence begins with one hypothesis, which is empty. */
-static void start(Search *s, const Stack *encoder, const float *positions)
+static void start(Search *s)
 {
     const Sources *sources = s->sources;
     s->batch.sentences = sources->count;
@@ -358,26 +421,32 @@ static void start(Search *s, const Stack *encoder, const float *positions)
         if (s->slots)
             s->slots[b] = 0;
     }
-    encode(encoder, &s->batch, sources->rows, sources->ids, s->options->pad, sources->places,
-           positions, s->workspace, s->threads);
+    for (long m = 0; m < s->num_models; m++) {
+        s->batch.memory = s->memories[m];
+        encode(s->models[m].encoder, &s->batch, sources->rows, sources->ids, s->options->pad,
+               sources->places, s->models[m].positions, s->workspace, s->threads);
+    }
 }
 
-int search(const Stack *encoder, const Stack *decoder, const float *positions,
-           const SearchOptions *options, const Sources *sources, Found *found, int threads)
+int search(const Model *models, long num_models, const SearchOptions *options,
+           const Sources *sources, Found *found, int threads)
 {
-    Search s = {.decoder = decoder, .options = options, .sources = sources, .found = found,
-                .threads = threads, .most_slots = 1 + found->longest * options->beam};
-    char *tables = malloc(lay_out(&s, encoder, NULL));
+    Search s = {.models = models, .num_models = num_models, .decoder = models->decoder,
+                .options = options, .sources = sources, .found = found, .threads = threads,
+                .most_slots = 1 + found->longest * options->beam};
+    size_t size = lay_out(&s, NULL);
+    char *tables = malloc(size);
     if (!tables)
         return NO_MEMORY;
-    lay_out(&s, encoder, tables);
-    start(&s, encoder, positions);
+    lay_out(&s, tables);
+    memset(s.blocks, 0, num_models * s.batch.num_blocks * sizeof *s.blocks);
+    start(&s);
     int status = COMPLETED;
     while (s.batch.sentences > 0 && !status && !(status = add_slots(&s))) {
-        decode(decoder, &s.batch, s.last, positions, s.logits, s.workspace, threads);
+        compute_logits(&s);
         status = options->beam > 1 ? advance_beam(&s) : advance_greedy(&s);
     }
-    for (long n = 0; n < s.num_allocated; n++)
+    for (long n = 0; n < num_models * s.batch.num_blocks; n++)
         free(s.blocks[n]);
     free(tables);
     return status;

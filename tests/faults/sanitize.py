@@ -28,7 +28,7 @@ from rounded_models import rounded
 from small_models import build
 from torch.nn.utils.rnn import pad_sequence
 
-from seq2seq_cli.decoding.engines.base import PlainDecoder, PlainDecodingState
+from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder, PlainDecodingState
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, CpuDecodingState
 from seq2seq_cli.decoding.search import native_search
 from seq2seq_cli.decoding.search.search import search
@@ -136,13 +136,16 @@ def search_and_score(random: Random, precision: str) -> None:
     _, decoder, _ = random_model(random, precision)
     config, text_of = random_config(random)
     requests, threads = random_requests(random), random.randint(1, 3)
-    found = native_search.search(decoder.native_model, requests, config, text_of, threads)
-    assert_same(found, search(Stepwise(decoder), requests, config, text_of=text_of))
+    members = random.choice((1, 1, 3))
+    models, decoders = [decoder.native_model] * members, [Stepwise(decoder)] * members
+    found = native_search.search(models, requests, config, text_of, threads)
+    general = Ensemble(decoders) if members > 1 else decoders[0]
+    assert_same(found, search(general, requests, config, text_of=text_of))
     pairs = [
         (request.src[:-1], best.ids) for request, (best, *_) in zip(requests, found, strict=True)
     ]
     scores = native_search.score(
-        decoder.native_model, pairs, 4096, with_attention=random.random() < 0.5, threads=threads
+        models, pairs, 4096, with_attention=random.random() < 0.5, threads=threads
     )
     if config.width > 1 and config.alpha == 0:
         for (log_probs, _), (best, *_) in zip(scores, found, strict=True):

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import Command
 from launched import signal_and_finish, signal_and_wait
 from number_task import FAST, numbers_config, write_config
@@ -16,6 +17,7 @@ from seams import signal_after
 from seq2seq_cli import Translator
 from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.processes import ProcessDiedError
 from seq2seq_cli.training.parallel.launcher import launch_each
@@ -81,6 +83,25 @@ def test_the_folder_is_used_as_its_members_together(ensemble, seq2seq, numbers, 
         json.loads(answered(seq2seq, "eval", one, *text, "--json")) for one in (first, second)
     ]
     assert scores["loss"] < sum(one["loss"] for one in members) / 2
+
+
+def test_members_may_read_sources_differently(ensemble, tmp_path):
+    """The search in C reads them once for all members."""
+    first, second = ensemble / "members/1", tmp_path / "second"
+    shutil.copytree(ensemble / "members/2", second)
+    config = yaml.safe_load((second / "config.yaml").read_text())
+    config["model"]["source_eos"] = False
+    (second / "config.yaml").write_text(yaml.safe_dump(config))
+    inputs = [TranslationInput(line) for line in LINES]
+    found = []
+    for engine in ("auto", "plain"):
+        options = ["decoding.beam_size=3", "decoding.precision=fp32", f"decoding.engine={engine}"]
+        members = [Translator.load(run, "cpu", options) for run in (first, second)]
+        results = Translator.ensemble(members).search(inputs)
+        found.append([(best.text, best.score) for best, *_ in results])
+    for (text, score), (other_text, other_score) in zip(*found, strict=True):
+        assert text == other_text
+        assert score == pytest.approx(other_score, abs=1e-4)
 
 
 def test_an_interrupted_ensemble_is_resumed_and_grows(config, ensemble, seq2seq, tmp_path):

@@ -96,6 +96,7 @@ def test_translating_imports_no_heavy_package(trained, seq2seq):
         ("--replace-unk", "--precision", "fp32"),
         ("--set", "decoding.no_repeat_ngram_size=2", "--device", "cpu"),
         ("--set", "decoding.min_len_extra=3", "--split-sentences"),
+        ("-b", "5", "--ensemble", trained, "--ensemble", trained, "--format", "tsv", "--log-probs"),
     )
     commands = [("translate", trained, "1 2 3", "", "7 8. 9", *given) for given in options]
     for command, found in zip(commands, run_commands(COMMANDS, *commands), strict=True):
@@ -108,7 +109,6 @@ def test_what_the_library_does_not_do_imports_pytorch(trained, seq2seq):
         ("--ban", "two"),
         ("--prefix", "one"),
         ("-b", "2", "--require", "two"),
-        ("--ensemble", trained),
         ("--set", "decoding.repetition_penalty=2"),
         ("--set", "decoding.engine=plain"),
     )

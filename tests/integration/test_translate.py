@@ -354,6 +354,17 @@ def test_a_sentence_that_is_the_name_of_a_file_is_pointed_out(trained, seq2seq, 
     assert f"{file} is translated as a sentence; use --input to translate the file" in result.stderr
 
 
+def test_json_lines_that_are_read_as_text_are_pointed_out(trained, seq2seq, tmp_path):
+    file = tmp_path / "test.jsonl"
+    file.write_text('{"src": "1 2"}\n')
+    as_text = seq2seq("translate", trained, "--input", file)
+    as_json = seq2seq("translate", trained, "--input", file, "--input-format", "jsonl")
+    warning = f"{file} is translated as plain text; if it has JSON lines, use --input-format jsonl"
+    assert as_text.exit_code == as_json.exit_code == 0
+    assert (warning in as_text.stderr, warning in as_json.stderr) == (True, False)
+    assert as_json.stdout == "one two\n"
+
+
 def test_an_output_with_content_is_replaced_only_if_forced(trained, seq2seq, tmp_path):
     output = tmp_path / "test.tgt"
     for content in (None, "", "a reference\n"):

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from random_searches import assert_same
+from random_searches import Stepwise, assert_same
 from small_models import MODES, build, make_requests, random_sources
 
 import seq2seq_cli
@@ -116,9 +116,10 @@ def test_it_translates_as_the_model_in_pytorch_does(seed, precision, tmp_path):
     made = read(model, saved(model, tmp_path / "x.safetensors"), precision)
     requests = make_requests(random_sources(12))
     for name in ("greedy", "beam", "gnmt"):
-        found = native_search.search(made, requests, MODES[name])
+        found = native_search.search([made], requests, MODES[name])
         decoder = PlainDecoder(model) if precision == "fp32" else CpuDecoder(model, precision)
         assert_same(found, search(decoder, requests, MODES[name]))
+        assert_same(found, search(Stepwise(CpuDecoder(made)), requests, MODES[name]))
 
 
 @needs_library
@@ -129,7 +130,7 @@ def test_it_scores_as_the_model_in_pytorch_does(seed, tmp_path):
     sides = random_sources(8), random_sources(8)
     pairs = [(src[:-1], tgt[:-1]) for src, tgt in zip(*sides, strict=True)]
     expected = score_given([model], pairs, 50, with_attention=True)
-    found = native_search.score(made, pairs, 50, with_attention=True)
+    found = native_search.score([made], pairs, 50, with_attention=True)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
         np.testing.assert_allclose(one.attention_TS, other.attention_TS, atol=1e-4)
@@ -162,7 +163,7 @@ def test_a_copy_from_another_process_gives_the_same_translations(precision):
     made = CpuDecoder(build(0), precision).native_model
     requests = make_requests(random_sources(10))
     copied = pickle.loads(pickle.dumps(made))
-    both = (native_search.search(each, requests, MODES["beam"]) for each in (made, copied))
+    both = (native_search.search([each], requests, MODES["beam"]) for each in (made, copied))
     assert next(both) == next(both)
 
 

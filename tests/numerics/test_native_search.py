@@ -11,6 +11,7 @@ from random_searches import Stepwise, assert_same, random_config, random_request
 from small_models import GREEDY, build, make_requests, random_sources
 
 from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.decoding.engines.base import Ensemble
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.requests import Ids, NotFiniteError, Phrase, Request, WordEnds
 from seq2seq_cli.decoding.search import native_search
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.skipif(not native.precisions(), reason="not compiled")
 PRECISIONS = sorted(native.precisions())
 
 
-def random_decoder(random: Random, precision: str) -> CpuDecoder:
+def random_decoder(random: Random, precision: str, vocabulary: int | None = None) -> CpuDecoder:
     options = random.choice(
         [
             {},
@@ -35,7 +36,7 @@ def random_decoder(random: Random, precision: str) -> CpuDecoder:
             {"layers": {"encoder": 1, "decoder": 3}, "attention_bias": False},
         ]
     )
-    vocabulary = random.choice((4, 5, 6, 12, 12, 70, 300))
+    vocabulary = vocabulary or random.choice((4, 5, 6, 12, 12, 70, 300))
     if vocabulary < 12:
         options.pop("tie_embeddings", None)
     return CpuDecoder(build(random.randrange(10**6), vocabulary, **options), precision)
@@ -52,9 +53,43 @@ def test_search_in_c_finds_what_the_general_search_finds(precision, part):
         assert can_search(requests, config)
         expected = search(Stepwise(decoder), requests, config, text_of=text_of)
         threads = random.randint(1, 3)
-        found = native_search.search(decoder.native_model, requests, config, text_of, threads)
+        found = native_search.search([decoder.native_model], requests, config, text_of, threads)
         assert_same(found, expected)
         assert_same(search(decoder, requests, config, text_of=text_of), expected)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_ensembles_in_c_find_what_the_general_search_finds(precision):
+    """With members of different shapes."""
+    for seed in range(25):
+        random = Random(f"ensemble/{precision}/{seed}")
+        vocabulary = random.choice((4, 12, 70, 300))
+        count = random.choice((2, 2, 3, 5))
+        decoders = [random_decoder(random, precision, vocabulary) for _ in range(count)]
+        config, text_of = random_config(random)
+        requests = random_requests(random)
+        expected = search(Ensemble(decoders), requests, config, text_of=text_of)
+        models, threads = [decoder.native_model for decoder in decoders], random.randint(1, 3)
+        assert_same(native_search.search(models, requests, config, text_of, threads), expected)
+
+
+def test_unlikely_tokens_of_an_ensemble_have_finite_scores():
+    """Their probabilities are less than the smallest float."""
+    models = [build(seed) for seed in (0, 1)]
+    with torch.no_grad():
+        for model in models:
+            model.projection.weight.mul_(60)
+    native_models = [CpuDecoder(model, "fp32").native_model for model in models]
+    requests = [Request(src, 2, 2) for src in random_sources(20)]
+    config = DecodingConfig(beam_size=9, n_best=9, length_penalty=0)
+    found = native_search.search(native_models, requests, config)
+    pairs = [
+        (r.src[:-1], each.ids) for r, line in zip(requests, found, strict=True) for each in line
+    ]
+    expected = [sum(given.log_probs) for given in score_given(models, pairs, 4096)]
+    scores = [each.score for of_line in found for each in of_line]
+    assert scores == pytest.approx(expected, rel=1e-4)
+    assert -torch.inf < min(scores) < -200
 
 
 def test_translations_of_long_sentences_fill_several_blocks_of_the_cache():
@@ -72,9 +107,9 @@ def test_number_of_threads_and_batches_changes_no_bits():
     for beam_size in (1, 4):
         whole = DecodingConfig(beam_size=beam_size, n_best=beam_size)
         parts = whole.model_copy(update={"tokens_per_batch": 40})
-        expected = native_search.search(decoder, requests, whole)
+        expected = native_search.search([decoder], requests, whole)
         for config, threads in itertools.product((whole, parts), (1, 2, 5)):
-            assert native_search.search(decoder, requests, config, threads=threads) == expected
+            assert native_search.search([decoder], requests, config, threads=threads) == expected
 
 
 def test_a_beam_may_need_several_blocks_of_the_cache_for_one_step():
@@ -115,7 +150,7 @@ def test_an_error_of_the_text_ends_the_search():
     for tokens_per_batch in (40, 4096):
         config = DecodingConfig(beam_size=4, n_best=2, tokens_per_batch=tokens_per_batch)
         with pytest.raises(KeyboardInterrupt):
-            native_search.search(decoder.native_model, requests, config, interrupt, 2)
+            native_search.search([decoder.native_model], requests, config, interrupt, 2)
 
 
 def test_an_error_in_one_batch_starts_no_other():
@@ -128,18 +163,21 @@ def test_an_error_in_one_batch_starts_no_other():
 
     config = DecodingConfig(beam_size=2, n_best=2, tokens_per_batch=20)
     with pytest.raises(ValueError):
-        native_search.search(CpuDecoder(build(0), "fp32").native_model, requests, config, fail, 2)
+        native_search.search([CpuDecoder(build(0), "fp32").native_model], requests, config, fail, 2)
     assert threading.get_ident() not in seen
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_the_error_of_nan_names_the_sentence(beam_size):
+@pytest.mark.parametrize("members", [1, 3])
+def test_the_error_of_nan_names_the_sentence(beam_size, members):
     model = build(0)
+    models = [CpuDecoder(build(1), "fp32").native_model for _ in range(members)]
     with torch.no_grad():
         model.src_embedding.weight[11] = 3e38
+    models[members // 2] = CpuDecoder(model, "fp32").native_model
     requests = make_requests([[5, 6, 3], [5, 7, 3], [5, 11, 3], [6, 5, 3]])
     with pytest.raises(NotFiniteError, match="for line 3: "):
-        search(CpuDecoder(model, "fp32"), requests, DecodingConfig(beam_size=beam_size))
+        native_search.search(models, requests, DecodingConfig(beam_size=beam_size))
 
 
 @pytest.mark.parametrize(
@@ -162,12 +200,12 @@ def test_scores_in_c_are_the_model_s(options):
     expected = score_given([model], pairs, 4096, with_attention=True)
     for tokens_per_batch, threads in ((4096, 1), (4096, 3), (30, 2)):
         found = native_search.score(
-            decoder, pairs, tokens_per_batch, with_attention=True, threads=threads
+            [decoder], pairs, tokens_per_batch, with_attention=True, threads=threads
         )
         for (log_probs, attention_TS), given in zip(found, expected, strict=True):
             assert log_probs == pytest.approx(given.log_probs, abs=1e-5)
             np.testing.assert_allclose(attention_TS, given.attention_TS, rtol=1e-4, atol=1e-6)
-        without = native_search.score(decoder, pairs, tokens_per_batch, threads=threads)
+        without = native_search.score([decoder], pairs, tokens_per_batch, threads=threads)
         assert without == [(log_probs, None) for log_probs, _ in found]
 
 
@@ -179,8 +217,19 @@ def test_the_score_of_a_translation_is_what_the_search_reports(precision):
     for request, hypotheses in zip(requests, search(decoder, requests, config), strict=True):
         pairs += [(request.src[:-1], hypothesis.ids) for hypothesis in hypotheses]
         scores += [hypothesis.score for hypothesis in hypotheses]
-    given = native_search.score(decoder.native_model, pairs, 4096)
+    given = native_search.score([decoder.native_model], pairs, 4096)
     assert [sum(log_probs) for log_probs, _ in given] == pytest.approx(scores, rel=1e-5)
+
+
+def test_scores_of_an_ensemble_are_the_models():
+    models = [build(4), build(5, d_model=20), build(6, layers=1)]
+    pairs = [(src[:-1], tgt[:-1]) for src, tgt in itertools.pairwise(random_sources(20))]
+    expected = score_given(models, pairs, 4096, with_attention=True)
+    native_models = [CpuDecoder(model, "fp32").native_model for model in models]
+    found = native_search.score(native_models, pairs, 100, with_attention=True)
+    for given, other in zip(found, expected, strict=True):
+        assert given.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+        np.testing.assert_allclose(given.attention_TS, other.attention_TS, rtol=1e-4, atol=1e-6)
 
 
 def test_scores_of_nan_are_an_error():
@@ -188,4 +237,4 @@ def test_scores_of_nan_are_an_error():
     with torch.no_grad():
         model.decoder_norm.weight.fill_(3e38)
     with pytest.raises(NotFiniteError, match="computes NaN or infinity: "):
-        native_search.score(CpuDecoder(model, "fp32").native_model, [([5], [6])], 100)
+        native_search.score([CpuDecoder(model, "fp32").native_model], [([5], [6])], 100)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from seq2seq_cli.decoding.engines.capabilities import MODULES, Capabilities
 from seq2seq_cli.decoding.engines.native_model import OPTIONS, NativeModel
+from seq2seq_cli.model.layers import without_eos
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import unique_parameters
 from seq2seq_cli.native import library as native
@@ -50,7 +51,10 @@ class CpuDecoder:
     @torch.inference_mode()
     def start(self, src_BS: Tensor) -> "CpuDecodingState":
         """Encode the sources."""
-        model, src_BS = self.native_model, src_BS.contiguous()
+        model = self.native_model
+        if not model.source_eos:
+            src_BS = without_eos(src_BS, model.pad_id)
+        src_BS = src_BS.contiguous()
         num_tokens = int((src_BS != model.pad_id).sum())
         memory_PL2D = empty(num_tokens, model.num_layers, 2, model.d_model)
         state = CpuDecodingState(model, memory_PL2D, *src_BS.shape)

@@ -158,6 +158,12 @@ class NativeModel:
         parts = (self._parts, self._config, self.precision, self._num_features, self.pad_id)
         return type(self), parts
 
+    @property
+    def way_to_read(self) -> tuple[bool, int]:
+        """Whether sources end with EOS, and how many tokens are features that share a position."""
+        shared = 0 if self._config.feature_positions else self._num_features
+        return self.source_eos, shared
+
     def positions(self, length: int) -> Array:
         """Return at least the first `length` positions: vectors, TD, or rotations, TJ2."""
         table = self._table  # another thread may replace it by a shorter one

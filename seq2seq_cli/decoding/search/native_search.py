@@ -5,9 +5,10 @@ positions of all sentences.
 """
 
 import ctypes
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import byref
+from ctypes import addressof, byref
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -47,6 +48,10 @@ class Model(Protocol):
         """Return the position of every token of the sources; None: 0, 1, 2, ...."""
 
 
+# One model, or the members of an ensemble.
+Models = Sequence[Model]
+
+
 def can_search(requests: Iterable[Request], config: DecodingConfig) -> bool:
     """Whether the search in C knows everything that is asked for."""
     if config.sampling or config.diversity_groups > 1 or config.repetition_penalty != 1:
@@ -63,16 +68,19 @@ def key_of_text(config: DecodingConfig, tokenizer: Tokenizer) -> Callable[[Ids],
 
 
 def search(
-    model: Model,
+    models: Models,
     requests: Sequence[Request],
     config: DecodingConfig,
     text_of: Callable[[Ids], object] = tuple,
     threads: int = 1,
 ) -> list[list[Hypothesis]]:
-    """As search/search.py: search, for requests that `can_search` accepts."""
+    """As search/search.py: search, for requests that `can_search` accepts.
+
+    Several models, which read sources in the same way, search with the mean of their probabilities.
+    """
 
     def translate(numbers: Sequence[int], threads: int) -> list[list[Hypothesis]]:
-        return _search_batch(model, [requests[i] for i in numbers], config, text_of, threads)
+        return _search_batch(models, [requests[i] for i in numbers], config, text_of, threads)
 
     lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
     most = min(config.tokens_per_batch, _MOST_TOKENS)
@@ -102,7 +110,7 @@ def _in_order(
 
 
 def _search_batch(
-    model: Model,
+    models: Models,
     requests: Sequence[Request],
     config: DecodingConfig,
     text_of: Callable[[Ids], object],
@@ -110,7 +118,7 @@ def _search_batch(
 ) -> list[list[Hypothesis]]:
     min_lengths_B = np.array([request.min_length for request in requests], dtype=np.int64)
     max_lengths_B = np.array([request.max_length for request in requests], dtype=np.int64)
-    sources = _Sources(model, [request.src for request in requests])
+    sources = _Sources(models[0], [request.src for request in requests])
     sources.structure.min_lengths = min_lengths_B.ctypes.data
     sources.structure.max_lengths = max_lengths_B.ctypes.data
     texts = _Texts(text_of)
@@ -133,11 +141,16 @@ def _search_batch(
     ids_BNT, scores_BN = np.empty((*shape_BN, longest), np.int32), np.empty(shape_BN, np.float64)
     arrays = (counts_B, lengths_BN, ids_BNT, scores_BN)
     found = native.Found(longest, *(array.ctypes.data for array in arrays))
-    positions = model.positions(max(sources.structure.longest, longest + 1))
+    positions = [model.positions(max(sources.structure.longest, longest + 1)) for model in models]
+    structures = (native.Model * len(models))(
+        *(
+            native.Model(addressof(model.encoder), addressof(model.decoder), table.ctypes.data)
+            for model, table in zip(models, positions, strict=True)
+        )
+    )
     status = native.library().search(
-        byref(model.encoder),
-        byref(model.decoder),
-        positions.ctypes.data,
+        structures,
+        len(models),
         byref(options),
         byref(sources.structure),
         byref(found),
@@ -154,17 +167,17 @@ def _search_batch(
 
 
 def score(
-    model: Model,
+    models: Models,
     pairs: Sequence[tuple[Ids, Ids]],
     tokens_per_batch: int,
     *,
     with_attention: bool = False,
     threads: int = 1,
 ) -> list[GivenScore]:
-    """As search/scoring.py: score_given, in the model's precision."""
+    """As search/scoring.py: score_given, in the precision of the models."""
 
     def score_some(numbers: Sequence[int], threads: int) -> list[GivenScore]:
-        return _score_batch(model, [pairs[i] for i in numbers], with_attention, threads)
+        return _score_batch(models, [pairs[i] for i in numbers], with_attention, threads)
 
     src_lengths, tgt_lengths = (
         np.array([len(pair[side]) + 1 for pair in pairs], dtype=np.int32) for side in (0, 1)
@@ -174,18 +187,42 @@ def score(
 
 
 def _score_batch(
-    model: Model, pairs: Sequence[tuple[Ids, Ids]], with_attention: bool, threads: int
+    models: Models, pairs: Sequence[tuple[Ids, Ids]], with_attention: bool, threads: int
 ) -> list[GivenScore]:
-    sources = _Sources(model, [[*src, EOS_ID] for src, _ in pairs])
+    sources = _Sources(models[0], [[*src, EOS_ID] for src, _ in pairs])
     ids_BT = pad_rows([[*tgt, EOS_ID] for _, tgt in pairs], PAD_ID)
     lengths = [len(tgt) + 1 for _, tgt in pairs]
-    ends, longest = np.cumsum(lengths), sources.structure.longest
-    log_probs_P = np.empty(ends[-1], np.float32)
-    attention_PS = np.empty((ends[-1], longest), np.float32) if with_attention else None
+    of_models, attentions = [], []
+    for model in models:
+        log_probs_P, attention_PS = _score_with(
+            model, sources, ids_BT, sum(lengths), with_attention, threads
+        )
+        of_models.append(log_probs_P)
+        if attention_PS is not None:
+            attentions.append(attention_PS)
+    log_probs_P = np.logaddexp.reduce(of_models) - math.log(len(models))
+    mean_PS = np.mean(attentions, axis=0) if attentions else None
+    scores: list[GivenScore] = []
+    ends = np.cumsum(lengths)
+    for (src, _), start, end in zip(pairs, ends - lengths, ends, strict=True):
+        attention_TS = None
+        if mean_PS is not None:  # without EOS of source and target
+            attention_TS = normalized_rows(mean_PS[start : end - 1, : len(src)])
+        scores.append(GivenScore(log_probs_P[start:end].tolist(), attention_TS))
+    return scores
+
+
+def _score_with(
+    model: Model, sources: "_Sources", ids_BT: Array, rows: int, with_attention: bool, threads: int
+) -> tuple[Array, Array | None]:
+    """Return the log-probability of every token, P, and its attention, PS, by one model."""
+    longest = sources.structure.longest
+    log_probs_P = np.empty(rows, np.float32)
+    attention_PS = np.zeros((rows, longest), np.float32) if with_attention else None
     targets = native.Targets(
         *(PAD_ID, BOS_ID),
         longest=ids_BT.shape[1],
-        rows=ends[-1],
+        rows=rows,
         ids=ids_BT.ctypes.data,
         log_probs=log_probs_P.ctypes.data,
         attention=None if attention_PS is None else attention_PS.ctypes.data,
@@ -202,13 +239,7 @@ def _score_batch(
     _check(status)
     if not np.isfinite(log_probs_P).all():
         raise not_finite()
-    scores: list[GivenScore] = []
-    for (src, _), start, end in zip(pairs, ends - lengths, ends, strict=True):
-        attention_TS = None
-        if attention_PS is not None:  # without EOS of source and target
-            attention_TS = normalized_rows(attention_PS[start : end - 1, : len(src)])
-        scores.append(GivenScore(log_probs_P[start:end].tolist(), attention_TS))
-    return scores
+    return log_probs_P, attention_PS
 
 
 class _Sources:

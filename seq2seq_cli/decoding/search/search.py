@@ -34,7 +34,7 @@ def search(
     """
     if isinstance(decoder, CpuDecoder) and native_search.can_search(requests, config):
         threads = torch.get_num_threads()
-        return native_search.search(decoder.native_model, requests, config, text_of, threads)
+        return native_search.search([decoder.native_model], requests, config, text_of, threads)
     width = config.n_best if config.sampling else config.width
     lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
     results: list[list[Hypothesis]] = [[] for _ in requests]

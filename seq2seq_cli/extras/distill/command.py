@@ -14,6 +14,7 @@ from seq2seq_cli.cli.translate import (
     NumProcesses,
     Precision,
     Sampling,
+    warn_of_json,
 )
 from seq2seq_cli.errors import UserError
 
@@ -188,5 +189,6 @@ def distill(task: "Task", as_json: options.AsJson = False) -> None:
     """
     from seq2seq_cli.extras.distill import distillation
 
+    warn_of_json(task.source, task.teacher.input_format)
     made = distillation.distill(task)
     typer.echo(json.dumps(made["report"], indent=2) if as_json else made["table"])
