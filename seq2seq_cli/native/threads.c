@@ -47,9 +47,9 @@ enum {
     SPINS = 4000,  /* before a thread sleeps or yields: longer than a pass is between two loops */
 };
 
-/* `state` has the number of the loop in its upper half and the next piece in its lower half. A
-   thread reads the loop, and takes a piece by a compare-and-swap, which fails if the loop changed
-   meanwhile. */
+/* `state` has the number of the loop in its upper half and how many pieces are left in its lower
+   half. A thread reads the loop, and takes a piece by a compare-and-swap, which fails if the loop
+   changed meanwhile: while it changes, no piece is left, whatever the thread has read. */
 typedef struct {
     Task *task;
     void *context;
@@ -72,13 +72,14 @@ static void work(uint32_t number, int thread)
 {
     uint64_t now = atomic_load_explicit(&state, memory_order_acquire);
     while (now >> 32 == number) {
+        uint32_t left = (uint32_t)now;
         Loop l = loop;
-        uint32_t piece = (uint32_t)now;
-        if (piece >= l.pieces || thread >= l.threads)
+        if (left == 0 || thread >= l.threads)
             return;
-        if (!atomic_compare_exchange_weak_explicit(&state, &now, now + 1, memory_order_acq_rel,
+        if (!atomic_compare_exchange_weak_explicit(&state, &now, now - 1, memory_order_acq_rel,
                                                    memory_order_acquire))
             continue;
+        uint32_t piece = l.pieces - left;
         l.task(l.context, l.count * piece / l.pieces, l.count * (piece + 1) / l.pieces, thread);
         atomic_fetch_add_explicit(&finished, 1, memory_order_release);
         now = atomic_load_explicit(&state, memory_order_acquire);
@@ -166,10 +167,9 @@ void parallel(int threads, long count, Task *task, void *context)
         num_workers++;
     uint32_t pieces = count < PIECES * threads ? count : PIECES * threads;
     uint32_t number = number_of_loop() + 1;
-    /* No thread can take a piece while the loop is changed: the old one has none left. */
     loop = (Loop){task, context, count, pieces, threads};
     atomic_store(&finished, 0);
-    atomic_store(&state, (uint64_t)number << 32);
+    atomic_store(&state, (uint64_t)number << 32 | pieces);
     if (atomic_load(&sleeping)) {
         lock(&sleep_lock);
         wake_all(&new_loop);

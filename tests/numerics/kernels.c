@@ -161,6 +161,18 @@ static void check_rows(long size)
         printf("%ld numbers: the greatest is %ld, not %ld\n", size, greatest, expected);
         exit(1);
     }
+    float *sum = floats(size, -9, 9);
+    sum[0] = -INFINITY;
+    for (long i = 0; i < size; i++)
+        bias[i] = log(exp(sum[i]) + exp(x[i] - 1.5));
+    kernels->add_in_log_space(size, x, -1.5f, sum);
+    add_to_hash(sum, size * sizeof *sum);
+    for (long i = 0; i < size; i++)
+        if (fabs(sum[i] - bias[i]) > 2e-6) {
+            printf("%ld numbers: the sum of %ld is %g, not %g\n", size, i, sum[i], bias[i]);
+            exit(1);
+        }
+    free(sum);
     for (long i = 0; i < size; i++) /* the first of several is found */
         x[i] = i < size / 3 ? -INFINITY : (float)(number() % 6) - 3;
     greatest = kernels->find_greatest(size, x);
