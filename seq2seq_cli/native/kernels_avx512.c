@@ -181,10 +181,7 @@ static void multiply_amx(const Group *groups, long count)
     give_back_tiles(&former);
 }
 
-const Kernels kernels_amx = {
-    "amx", PRECISIONS, quantize, round_to_bf16, multiply_amx, attend, normalize, log_sum_exp_of,
-    greatest_index, add_candidates, TRAINING
-};
+const Kernels kernels_amx = {"amx", KERNELS_WITH(multiply_amx)};
 #endif
 END_TARGET
 #endif

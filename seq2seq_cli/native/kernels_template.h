@@ -344,7 +344,8 @@ static void add_candidates(const Candidates *c, int64_t origin, long size, const
 #define TEXT_(name) #name
 #define TEXT(name) TEXT_(name)
 
-const Kernels TABLE(NAME) = {
-    TEXT(NAME), PRECISIONS, quantize, round_to_bf16, MULTIPLY, attend, normalize, log_sum_exp_of,
+#define KERNELS_WITH(products) \
+    PRECISIONS, quantize, round_to_bf16, products, attend, normalize, log_sum_exp_of, \
     add_in_log_space, greatest_index, add_candidates, TRAINING
-};
+
+const Kernels TABLE(NAME) = {TEXT(NAME), KERNELS_WITH(MULTIPLY)};
