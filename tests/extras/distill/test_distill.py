@@ -328,9 +328,10 @@ def test_mistakes_are_reported_before_anything_is_translated(trained, seq2seq, m
     refused(seq2seq, (*given, "--shape", "6x256"), "--shape 6x256: give tiny, small, base")
     refused(seq2seq, (trained, "--src", tmp_path, "--output", tmp_path / "run"), "no such file")
     assert not list(tmp_path.rglob("source.jsonl"))
-    (tmp_path / "empty").write_text("\n\n")
-    empty = (trained, "--src", tmp_path / "empty", "--output", tmp_path / "run")
-    refused(seq2seq, empty, "has no lines to translate")
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    empty = (trained, "--src", tmp_path / "empty.jsonl", "--output", tmp_path / "run")
+    for message in ("is translated as plain text; if it has JSON", "has no lines to translate"):
+        refused(seq2seq, empty, message)
     assert distilled(seq2seq, trained, mono, tmp_path / "run")  # the folder can be used again
 
 
