@@ -61,7 +61,7 @@ def test_search_in_c_finds_what_the_general_search_finds(precision, part):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_ensembles_in_c_find_what_the_general_search_finds(precision):
     """With members of different shapes."""
-    for seed in range(25):
+    for seed in range(10):
         random = Random(f"ensemble/{precision}/{seed}")
         vocabulary = random.choice((4, 12, 70, 300))
         count = random.choice((2, 2, 3, 5))
