@@ -4,9 +4,9 @@ PyTorch takes a second to import. It is imported where the library cannot do wha
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config, ModelConfig
@@ -90,49 +90,42 @@ class StoredModel(NamedTuple):
             return model.to(choose_device(device)).eval()
 
 
+class NativeMember(NamedTuple):
+    """A model in C, and where its weights are stored."""
+
+    stored: StoredModel
+    model: NativeModel
+
+
 class NativeBackend:
     """Models in C: one, or an ensemble. What C cannot search uses PyTorch, on the same weights."""
 
     device_type = "cpu"
 
-    def __init__(self, stored: Sequence[StoredModel], models: Sequence[NativeModel]) -> None:
-        self._stored = tuple(stored)
-        self._models = tuple(models)
-        self.precision = self._models[0].precision
+    def __init__(self, members: Sequence[NativeMember]) -> None:
+        self.members = tuple(members)
+        self.precision = self.members[0].model.precision
 
-    @classmethod
-    def ensemble(cls, backends: "Sequence[NativeBackend]") -> "NativeBackend":
-        """Join the models of several; they have one vocabulary."""
-        stored, models = zip(*(pair for each in backends for pair in each._pairs()), strict=True)
-        return cls(stored, models)
-
-    @property
-    def ways_to_read(self) -> set[tuple[bool, int]]:
-        return {model.way_to_read for model in self._models}
-
-    def _pairs(self) -> Iterator[tuple[StoredModel, NativeModel]]:
-        return zip(self._stored, self._models, strict=True)
-
-    def __reduce__(self) -> tuple[type["NativeBackend"], tuple[Any, ...]]:
-        return NativeBackend, (self._stored, self._models)
+    def __reduce__(self) -> tuple[type["NativeBackend"], tuple[Sequence[NativeMember]]]:
+        return NativeBackend, (self.members,)
 
     @functools.cached_property
     def models(self) -> "tuple[Transformer, ...]":
-        return tuple(stored.load("cpu") for stored in self._stored)
+        return tuple(member.stored.load("cpu") for member in self.members)
 
     @functools.cached_property
     def decoder(self) -> "Decoder":
         from seq2seq_cli.decoding.engines.base import Ensemble
         from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 
-        decoders = [CpuDecoder(model) for model in self._models]
+        decoders = [CpuDecoder(member.model) for member in self.members]
         return decoders[0] if len(decoders) == 1 else Ensemble(decoders)
 
     @functools.cached_property
     def _exact(self) -> Sequence[NativeModel]:
         return [
             model if model.precision == "fp32" else stored.read("fp32")[0]
-            for stored, model in self._pairs()
+            for stored, model in self.members
         ]
 
     def search(
@@ -141,7 +134,8 @@ class NativeBackend:
         if not native_search.can_search(requests, config):
             return _search_in_torch(self.decoder, requests, config, tokenizer)
         text_of = native_search.key_of_text(config, tokenizer)
-        return native_search.search(self._models, requests, config, text_of, num_threads())
+        models = [member.model for member in self.members]
+        return native_search.search(models, requests, config, text_of, num_threads())
 
     def score(
         self, pairs: Pairs, tokens_per_batch: int, *, with_attention: bool = False
@@ -189,9 +183,10 @@ class TorchBackend:
 def join(backends: Sequence[Backend]) -> Backend:
     """Return an ensemble, in C if all backends are and read sources in the same way."""
     natives = [backend for backend in backends if isinstance(backend, NativeBackend)]
-    ways = set().union(*(backend.ways_to_read for backend in natives))
-    if len(natives) == len(backends) and len(ways) == 1:
-        return NativeBackend.ensemble(natives)
+    members = [member for backend in natives for member in backend.members]
+    ways_to_read = {member.model.way_to_read for member in members}
+    if len(natives) == len(backends) and len(ways_to_read) == 1:
+        return NativeBackend(members)
     from seq2seq_cli.decoding.engines.base import Ensemble
 
     models = [model for backend in backends for model in backend.models]
@@ -229,5 +224,6 @@ def load_backend(
     on_cpu = device == "cpu" or (device == "auto" and not may_have_gpu())
     if on_cpu and config.decoding.engine != "plain" and not unsupported(config.model, chosen):
         model, sha256 = stored.read(chosen)
-        return NativeBackend([stored._replace(path=path.absolute(), sha256=sha256)], [model])
+        stored = stored._replace(path=path.absolute(), sha256=sha256)
+        return NativeBackend([NativeMember(stored, model)])
     return TorchBackend.of([stored.load(device)], precision, config)
