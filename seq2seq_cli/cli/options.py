@@ -12,7 +12,6 @@ import typer
 from seq2seq_cli.config.metrics import TEXT_METRICS
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.paths import expanded, text_path
-from seq2seq_cli.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
@@ -178,15 +177,6 @@ def check_model_of_runs(model: str, runs: Sequence[Path]) -> None:
     """Raise UserError if a weights file is given for several runs."""
     if len(runs) > 1 and model.endswith(".safetensors"):
         raise UserError(f"--model {model} belongs to one run, but {len(runs)} are given")
-
-
-def members_of(model: str, runs: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the run folders with the members of ensembles in their place.
-
-    Raises UserError if a weights file is given for several runs.
-    """
-    check_model_of_runs(model, runs)
-    return tuple(member.path for run in runs for member in RunFolder(run).members(model))
 
 
 def load_config_file(

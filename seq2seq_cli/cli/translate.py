@@ -163,7 +163,8 @@ def make_job(
         raise UserError("--align needs --format tsv or jsonl")
     if output_format == "text" and (log_probs or (n_best or 1) > 1):
         raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
-    run_dirs = options.members_of(model, [run_dir, *(ensemble or ())])
+    run_dirs = (run_dir, *(ensemble or ()))
+    options.check_model_of_runs(model, run_dirs)
     from seq2seq_cli.decoding.lines.stream import Job
 
     search = options.decoding_overrides(beam_size=beam_size, n_best=n_best, precision=precision)

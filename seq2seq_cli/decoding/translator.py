@@ -124,10 +124,14 @@ class Translator:
         """
         if isinstance(overrides, str):
             raise TypeError("overrides is a list of key=value; a single one is [override]")
-        run, *others = RunFolder(Path(run_dir)).members(which)
+        folder = RunFolder(Path(run_dir))
+        run, *others = folder.members(which)
         if others:
             load = functools.partial(cls.load, which=which, exact=exact)
-            return cls.ensemble([load(one.path, device, overrides) for one in (run, *others)])
+            together = cls.ensemble([load(one.path, device, overrides) for one in (run, *others)])
+            if (found := read_default_search(folder)) is None:
+                return together
+            return together.with_options(found.resolve(load_config(run.config, overrides).decoding))
         weights = run.weights(which)
         for override in overrides:
             if not override.startswith(_OVERRIDABLE):
@@ -156,7 +160,7 @@ class Translator:
         backend = join([translator.backend for translator in translators])
         return cls(backend, first.tokenizers, first.config, first.statistics)
 
-    def with_options(self, options: DecodingConfig) -> "Translator":
+    def with_options(self, options: DecodingConfig) -> Self:
         """Return one that decodes with other options, and has the same weights."""
         config = self.config.model_copy(update={"decoding": options})
         return type(self)(self.backend, self.tokenizers, config, self.statistics)

@@ -1,12 +1,16 @@
-"""The search that a finished run's default is: greedy or a beam, and the length penalty."""
+"""The default search of a finished run or ensemble: greedy or a beam, and the length penalty."""
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.metrics import METRICS
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.decoding.default_search import (
     DefaultSearch,
     MeasuredSearch,
@@ -15,10 +19,12 @@ from seq2seq_cli.decoding.default_search import (
 from seq2seq_cli.decoding.requests import NotFiniteError
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
+from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.files import write_json
 from seq2seq_cli.metrics.metrics import Scoring, score_text
 from seq2seq_cli.metrics.references import References, group_by_source, references_of
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.tokenizers.tokenizer import load_tokenizers
 from seq2seq_cli.training.run import Run, nothing
 
 logger = logging.getLogger(__name__)
@@ -53,16 +59,41 @@ def choose_search(folder: RunFolder, run: Run) -> None:
     It is done once for a finished run whose config has `auto`, if there are enough validation
     lines. The model decodes as `translate` does, on the device of the training.
     """
-    if not _awaits_search(folder, run):
+    if _awaits_search(folder, run):
+        valid = run.data.valid
+        assert valid is not None, "the main process has read it"
+        _choose(folder, run.config, valid, run.state.step, run.hooks.before_write)
+
+
+def choose_search_together(ensemble: RunFolder) -> None:
+    """As `choose_search`, for a trained ensemble whose members have all chosen one."""
+    members = ensemble.members()
+    steps = [found.step for member in members if (found := read_default_search(member))]
+    if len(steps) < len(members):
         return
-    translator = Translator.load(folder.path, run.config.training.device)
-    sample = _sample(run, translator)
+    config = load_config(members[0].config)
+    assert config.valid_text is not None, "the members have chosen by it"
+    text = config.valid_text.with_tag(config.decoding.tag)
+    valid = read_held_out(text, load_tokenizers(members[0], config.tokenizer), config.data)
+    _choose(ensemble, config, valid, max(steps), nothing)
+
+
+def _choose(
+    folder: RunFolder,
+    config: Config,
+    valid: HeldOut,
+    step: int,
+    before_write: Callable[[Path], None],
+) -> None:
+    """Measure searches with a trained model, and write the best one."""
+    translator = Translator.load(folder.path, config.training.device)
+    sample = _sample(config, valid, translator)
     try:
-        found = _find_search(translator, run, sample)
+        found = _find_search(translator, config.decoding, step, sample)
     except NotFiniteError as error:
         logger.warning("no search is chosen: %s", error)
         return
-    run.hooks.before_write(folder.search)
+    before_write(folder.search)
     write_json(folder.search, found.model_dump())
     logger.info("search: %s", found)
 
@@ -79,11 +110,9 @@ def _awaits_search(folder: RunFolder, run: Run) -> bool:
     return folder.model.exists() and (before is None or before.step != run.state.step)
 
 
-def _sample(run: Run, translator: Translator) -> Sample:
+def _sample(config: Config, valid: HeldOut, translator: Translator) -> Sample:
     """Take evenly spaced sources of the validation text, with all their references."""
-    valid, scoring = run.data.valid, Scoring.of_run(run.config)
-    assert valid is not None, "the main process has read it"
-    metric = run.config.validation.metric
+    scoring, metric = Scoring.of_run(config), config.validation.metric
     scoring = replace(
         scoring, names=(metric if METRICS[metric].is_of_text else scoring.line_metric,)
     )
@@ -96,9 +125,10 @@ def _sample(run: Run, translator: Translator) -> Sample:
     return Sample(inputs, references_of(targets, groups), scoring)
 
 
-def _find_search(translator: Translator, run: Run, sample: Sample) -> DefaultSearch:
+def _find_search(
+    translator: Translator, options: DecodingConfig, step: int, sample: Sample
+) -> DefaultSearch:
     """Measure greedy search and a beam, with the best length penalty, as far as they are open."""
-    options = run.config.decoding
     beam = _BEAM if options.beam_size == "auto" else options.width
     beam = max(beam, options.n_best)
     if options.length_penalty == "auto":
@@ -109,7 +139,7 @@ def _find_search(translator: Translator, run: Run, sample: Sample) -> DefaultSea
     greedy = [_measure(translator, 1, best.length_penalty, sample)] if is_open else []
     is_worth_it = not greedy or sample.better(best.score, greedy[0].score) >= _GAIN
     return DefaultSearch(
-        step=run.state.step,
+        step=step,
         metric=sample.scoring.names[0],
         lines=len(sample.inputs),
         length_penalty_formula=options.length_penalty_formula,

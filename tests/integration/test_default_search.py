@@ -20,6 +20,7 @@ from number_task import (
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.choose_search import choose_search_together
 from seq2seq_cli.training.ensemble import scores_of
 from seq2seq_cli.training.loop import train
 
@@ -115,6 +116,24 @@ def test_members_and_their_ensemble_are_compared_by_the_same_search(config, run,
     lines = scores_of(folder, load_config(config)).splitlines()
     first, second, ensemble = (line.split()[-2:] for line in lines[-3:])
     assert first[0] == second[0] == ensemble[0]
+
+
+def test_an_ensemble_has_a_search_of_its_own(run, seq2seq, tmp_path):
+    """Of two equal members it is theirs, until it is another one."""
+    changed = with_search(run, tmp_path, beam_size=3, length_penalty=2.0)
+    ensemble = as_ensemble(tmp_path / "ensemble", [changed, changed])
+    of_members = translated(seq2seq, changed)
+    assert translated(seq2seq, ensemble) == of_members
+    choose_search_together(RunFolder(ensemble))
+    for measured, of_run in zip(found(ensemble)["measured"], found(run)["measured"], strict=True):
+        assert measured["score"] == pytest.approx(of_run["score"], abs=1)
+    own = found(ensemble)
+    assert translated(seq2seq, ensemble) == translated(
+        seq2seq, ensemble, *in_full(own["beam_size"], own["length_penalty"])
+    )
+    (ensemble / "search.json").write_text(json.dumps(own | {"beam_size": 5, "length_penalty": 0}))
+    assert translated(seq2seq, ensemble) == translated(seq2seq, ensemble, *in_full(5, 0))
+    assert translated(seq2seq, ensemble) != of_members
 
 
 def test_an_n_best_list_needs_no_beam_size(run, seq2seq, tmp_path):

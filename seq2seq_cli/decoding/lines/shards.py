@@ -194,10 +194,12 @@ def described(job: "Job") -> dict[str, Any]:
     for name in ("run_dirs", "which", "device"):
         del options[name]
     runs = []
-    for run in map(RunFolder, job.run_dirs):  # everything that translations depend on
+    for run in job.members:  # everything that translations depend on
         tokenizers = sorted(path for path in run.path.glob("*.model") if path.is_file())
         files = [run.weights(job.which), run.config, *tokenizers, run.statistics, run.search]
         runs.append(hash_of_files(path for path in files if path.exists()))
+    ensembles = [run for run in map(RunFolder, job.run_dirs) if run.ensemble.is_file()]
+    runs += [hash_of_files([run.search]) for run in ensembles if run.search.exists()]
     as_json = json.dumps({"runs": runs, **options}, ensure_ascii=False)
     described: dict[str, Any] = json.loads(_as_text(as_json))
     return described

@@ -1,5 +1,6 @@
 """translate_stream(): many lines, in order, in bounded memory, in one process or several."""
 
+import functools
 import math
 import queue
 import signal
@@ -47,7 +48,7 @@ _TIMES_ITS_WEIGHTS = 3
 class Job:
     """How every line is translated and written; can be sent to another process."""
 
-    run_dirs: tuple[Path, ...]  # more than one: an ensemble
+    run_dirs: tuple[Path, ...]  # more than one: an ensemble, as the folder of one is
     device: DeviceName = "auto"
     overrides: tuple[str, ...] = ()
     which: str = "best"
@@ -59,20 +60,26 @@ class Job:
     prefix: str = ""
     required: tuple[str, ...] = ()
 
+    @property
+    def members(self) -> list[RunFolder]:
+        """The runs whose models search together. Raises UserError for damaged ensembles."""
+        return [member for run in self.run_dirs for member in RunFolder(run).members(self.which)]
+
     def memory(self) -> int:
         """Estimate the bytes that a process needs. Raises UserError if there are no weights."""
-        paths = (RunFolder(run_dir).weights(self.which) for run_dir in self.run_dirs)
+        paths = (member.weights(self.which) for member in self.members)
         num_bytes = sum(path.stat().st_size for path in paths if path.exists())
         return _BYTES_OF_A_PROCESS + _TIMES_ITS_WEIGHTS * num_bytes
 
     def load(self) -> Translator:
         """Load the model, or the ensemble."""
         retain_freed_pages()
-        translators = [
-            Translator.load(run_dir, self.device, self.overrides, which=self.which)
-            for run_dir in self.run_dirs
-        ]
-        return translators[0] if len(translators) == 1 else Translator.ensemble(translators)
+        load = functools.partial(
+            Translator.load, device=self.device, overrides=self.overrides, which=self.which
+        )
+        if len(self.run_dirs) == 1:
+            return load(self.run_dirs[0])
+        return Translator.ensemble([load(member.path) for member in self.members])
 
     def parse(self, number: int, line: str) -> TranslationInput:
         """Read an input from a line; the first line has number 0."""

@@ -141,7 +141,7 @@ def make_task(
     of_student = [option for option in given if not option.startswith("decoding.")]
     of_student += [f"training.device={device}"] if device else []
     teacher = Job(
-        run_dirs=options.members_of(model, teachers),
+        run_dirs=tuple(teachers),
         device=device or "auto",
         overrides=(*search, *more, *of_teacher),
         which=model,
@@ -189,6 +189,7 @@ def distill(task: "Task", as_json: options.AsJson = False) -> None:
     """
     from seq2seq_cli.extras.distill import distillation
 
+    options.check_model_of_runs(task.teacher.which, task.teacher.run_dirs)
     warn_of_json(task.source, task.teacher.input_format)
     made = distillation.distill(task)
     typer.echo(json.dumps(made["report"], indent=2) if as_json else made["table"])

@@ -70,7 +70,7 @@ def distill(task: Task) -> dict[str, Any]:
         run.ensure_new_or_empty()
     elif not folder.is_dir():
         raise UserError(f"{run.path} is a run already: choose another --output")
-    teacher = load_config(RunFolder(task.teacher.run_dirs[0]).config, task.teacher.overrides)
+    teacher = load_config(task.teacher.members[0].config, task.teacher.overrides)
     valid = valid_text(task, teacher)
     if not task.source.is_file():
         raise UserError(f"--src {task.source}: there is no such file (a stream can be read once)")
@@ -97,7 +97,7 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
         return task.valid
     if task.config is not None and task.config.valid_text is not None:
         return task.config.valid_text
-    text, (first, *_) = teacher.valid_text, task.teacher.run_dirs
+    text, first = teacher.valid_text, task.teacher.members[0].path
     found = located(text, first) if text is not None and text.direction == "forward" else None
     if found is None:
         option = "--valid" if task.config is None else "data.valid of --config"
@@ -140,7 +140,7 @@ def pairs_inputs(task: Task, valid: ParallelText) -> Facts:
 
 def make_pairs(task: Task, valid: ParallelText, teacher: Config) -> tuple[Sequence[Path], Facts]:
     """Clean the source, translate it, and write the pairs to learn from."""
-    tokenizers = load_tokenizers(RunFolder(task.teacher.run_dirs[0]), teacher.tokenizer)
+    tokenizers = load_tokenizers(task.teacher.members[0], teacher.tokenizer)
     has_features, folder = bool(tokenizers.src.features), task.folder
     source = folder / "source.jsonl"
     inputs = {

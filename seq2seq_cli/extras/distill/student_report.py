@@ -11,7 +11,6 @@ from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.decoding.translator import input_of
 from seq2seq_cli.metrics.metrics import Scoring
-from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair
 
 _WARM_UP = 10  # lines
@@ -37,7 +36,7 @@ def translated(name: str, job: Job, pairs: Sequence[Pair]) -> tuple[System, Size
     results = translator.search(lines, report=_ignore)
     seconds = time.perf_counter() - started
     num_tokens = sum(len(best.tokens) + 1 for best, *_ in results)
-    num_bytes = sum(RunFolder(run).weights(job.which).stat().st_size for run in job.run_dirs)
+    num_bytes = sum(member.weights(job.which).stat().st_size for member in job.members)
     size = Size(
         name,
         translator.config.decoding.precision,

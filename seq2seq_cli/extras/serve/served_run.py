@@ -26,9 +26,11 @@ class RunToServe:
 
     def file_stamps(self) -> list[tuple[Path, int, int, int]]:
         """Return what changes when a file of the model is replaced."""
-        runs = RunFolder(self.run_dir).members(self.which)
+        folder = RunFolder(self.run_dir)
+        runs = folder.members(self.which)
         files = [path for run in runs for path in (run.weights(self.which), run.config)]
-        files += [run.search for run in runs if run.search.exists()]  # written after training
+        searches = {run.search for run in (folder, *runs)}
+        files += [path for path in sorted(searches) if path.exists()]  # written after training
         stats = [(path, path.stat()) for path in files]
         return [(path, s.st_ino, s.st_size, s.st_mtime_ns) for path, s in stats]
 
