@@ -128,10 +128,10 @@ class Translator:
         run, *others = folder.members(which)
         if others:
             load = functools.partial(cls.load, which=which, exact=exact)
-            together = cls.ensemble([load(one.path, device, overrides) for one in (run, *others)])
+            ensemble = cls.ensemble([load(one.path, device, overrides) for one in (run, *others)])
             if (found := read_default_search(folder)) is None:
-                return together
-            return together.with_options(found.resolve(load_config(run.config, overrides).decoding))
+                return ensemble
+            return ensemble.with_options(found.resolve(load_config(run.config, overrides).decoding))
         weights = run.weights(which)
         for override in overrides:
             if not override.startswith(_OVERRIDABLE):

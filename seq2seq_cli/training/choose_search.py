@@ -65,7 +65,7 @@ def choose_search(folder: RunFolder, run: Run) -> None:
         _choose(folder, run.config, valid, run.state.step, run.hooks.before_write)
 
 
-def choose_search_together(ensemble: RunFolder) -> None:
+def choose_search_of_ensemble(ensemble: RunFolder) -> None:
     """As `choose_search`, for a trained ensemble whose members have all chosen one."""
     members = ensemble.members()
     steps = [found.step for member in members if (found := read_default_search(member))]

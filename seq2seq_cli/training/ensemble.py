@@ -19,7 +19,7 @@ from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.weights import read_model_scores
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.choose_search import choose_search_together
+from seq2seq_cli.training.choose_search import choose_search_of_ensemble
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.parallel.launcher import launch_each
 from seq2seq_cli.training.setup import with_training
@@ -62,7 +62,7 @@ def train_ensemble(
     write_json(folder.ensemble, {"members": num_members})
     if config.valid_text is not None:
         logger.info("%s", scores_of(folder, config))
-        choose_search_together(folder)
+        choose_search_of_ensemble(folder)
 
 
 def members_at_once(config: Config) -> int:

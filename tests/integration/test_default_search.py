@@ -20,8 +20,8 @@ from number_task import (
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.choose_search import choose_search_together
-from seq2seq_cli.training.ensemble import scores_of
+from seq2seq_cli.training.choose_search import choose_search_of_ensemble
+from seq2seq_cli.training.ensemble import scores_of, train_ensemble
 from seq2seq_cli.training.loop import train
 
 
@@ -124,7 +124,7 @@ def test_an_ensemble_has_a_search_of_its_own(run, seq2seq, tmp_path):
     ensemble = as_ensemble(tmp_path / "ensemble", [changed, changed])
     of_members = translated(seq2seq, changed)
     assert translated(seq2seq, ensemble) == of_members
-    choose_search_together(RunFolder(ensemble))
+    choose_search_of_ensemble(RunFolder(ensemble))
     for measured, of_run in zip(found(ensemble)["measured"], found(run)["measured"], strict=True):
         assert measured["score"] == pytest.approx(of_run["score"], abs=1)
     own = found(ensemble)
@@ -134,6 +134,15 @@ def test_an_ensemble_has_a_search_of_its_own(run, seq2seq, tmp_path):
     (ensemble / "search.json").write_text(json.dumps(own | {"beam_size": 5, "length_penalty": 0}))
     assert translated(seq2seq, ensemble) == translated(seq2seq, ensemble, *in_full(5, 0))
     assert translated(seq2seq, ensemble) != of_members
+
+
+def test_a_trained_ensemble_has_chosen_its_search(config, run, tmp_path):
+    ensemble = as_ensemble(tmp_path / "ensemble", [run])
+    train_ensemble(load_config(config), ensemble, 1)
+    of_run, own = found(run), found(ensemble)
+    for each in (*of_run["measured"], *own["measured"]):
+        del each["sentences_per_second"]
+    assert own == of_run
 
 
 def test_an_n_best_list_needs_no_beam_size(run, seq2seq, tmp_path):

@@ -48,7 +48,7 @@ _TIMES_ITS_WEIGHTS = 3
 class Job:
     """How every line is translated and written; can be sent to another process."""
 
-    run_dirs: tuple[Path, ...]  # more than one: an ensemble, as the folder of one is
+    run_dirs: tuple[Path, ...]  # several runs, or the folder of an ensemble, search together
     device: DeviceName = "auto"
     overrides: tuple[str, ...] = ()
     which: str = "best"

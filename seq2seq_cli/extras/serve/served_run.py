@@ -29,8 +29,8 @@ class RunToServe:
         folder = RunFolder(self.run_dir)
         runs = folder.members(self.which)
         files = [path for run in runs for path in (run.weights(self.which), run.config)]
-        searches = {run.search for run in (folder, *runs)}
-        files += [path for path in sorted(searches) if path.exists()]  # written after training
+        searches = {folder.search, *(run.search for run in runs)}  # written after training
+        files += sorted(path for path in searches if path.exists())
         stats = [(path, path.stat()) for path in files]
         return [(path, s.st_ino, s.st_size, s.st_mtime_ns) for path, s in stats]
 
