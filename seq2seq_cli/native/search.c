@@ -27,7 +27,8 @@ typedef struct {
     int64_t *last;                  /* [sentences][width]: the last token of every hypothesis */
     float *sums;                    /* [sentences][width]: of its log-probabilities */
     float *logits;                  /* [sentences][width][outputs of the decoder] */
-    float *logits_of_member;        /* of one model of an ensemble */
+    float *further_logits;          /* of a model of an ensemble after the first */
+    float *member_logits;           /* of the model at work: one of the two above */
     float *candidate_sums;          /* [sentences][2 beam], like the next two */
     int64_t *candidate_origins, *candidate_tokens;
     long num_slots, most_slots;     /* in use; of the longest translations */
@@ -111,6 +112,7 @@ static void find_candidates(void *context, long first, long last, int thread)
 {
     const Search *s = context;
     long count = 2 * s->options->beam, width = s->batch.width, size = s->decoder->output.outputs;
+    float log_members = logf(s->num_models); /* what the sums of probabilities add up to */
     for (long b = first; b < last; b++) {
         Candidates c = {count, s->candidate_sums + b * count, s->candidate_origins + b * count,
                         s->candidate_tokens + b * count};
@@ -123,8 +125,8 @@ static void find_candidates(void *context, long first, long last, int thread)
         for (long w = 0; w < width; w++) {
             long row = b * width + w;
             float *logits = s->logits + row * size;
-            float total = kernels->log_sum_exp(size, logits);
-            is_finite &= total < INFINITY;
+            float total = s->num_models > 1 ? log_members : kernels->log_sum_exp(size, logits);
+            is_finite &= total < INFINITY && !isnan(*logits);
             apply_rules(s, row, logits);
             kernels->add_candidates(&c, w, size, logits, s->sums[row] - total);
         }
@@ -314,20 +316,24 @@ static int add_slots(Search *s)
     return COMPLETED;
 }
 
-/* Add the probabilities of a member to the others' in some rows. A row of NaN tells that a model
-   computes NaN or infinity. */
+/* Turn the logits of the first model of an ensemble into log-probabilities in some rows, or add the
+   probabilities of another one to them. A row of NaN tells that a model computes NaN or infinity. */
 static void add_probabilities(void *context, long first, long last, int thread)
 {
     const Search *s = context;
     long size = s->decoder->output.outputs, vocabulary = s->decoder->vocabulary;
+    int is_first = s->member_logits == s->logits;
     for (long row = first; row < last; row++) {
-        const float *x = s->logits_of_member + row * size;
+        const float *x = s->member_logits + row * size;
         float *y = s->logits + row * size, total = kernels->log_sum_exp(size, x);
-        if (total < INFINITY && !isnan(*y))
-            kernels->add_in_log_space(vocabulary, x, -total, y);
-        else
+        if (!(total < INFINITY) || isnan(*y))
             for (long i = 0; i < size; i++)
                 y[i] = NAN;
+        else if (is_first)
+            for (long i = 0; i < vocabulary; i++)
+                y[i] -= total;
+        else
+            kernels->add_in_log_space(vocabulary, x, -total, y);
     }
 }
 
@@ -336,16 +342,14 @@ static void compute_logits(Search *s)
 {
     Batch *b = &s->batch;
     long rows = b->sentences * b->width, num_logits = rows * s->decoder->output.outputs;
-    int is_ensemble = s->num_models > 1;
-    for (long i = 0; is_ensemble && i < num_logits; i++)
-        s->logits[i] = -INFINITY;
     for (long m = 0; m < s->num_models; m++) {
         const Model *model = s->models + m;
         b->memory = s->memories[m];
         b->blocks = s->blocks + m * b->num_blocks;
-        decode(model->decoder, b, s->last, model->positions,
-               is_ensemble ? s->logits_of_member : s->logits, s->workspace, s->threads);
-        if (is_ensemble)
+        s->member_logits = m ? s->further_logits : s->logits;
+        decode(model->decoder, b, s->last, model->positions, s->member_logits, s->workspace,
+               s->threads);
+        if (s->num_models > 1)
             parallel(num_logits < MANY_LOGITS ? 1 : s->threads, rows, add_probabilities, s);
     }
 }
@@ -383,7 +387,7 @@ static size_t lay_out(Search *s, char *base)
     s->workspace = take(base, &size, scratch);
     s->logits = take(base, &size, num_logits * sizeof *s->logits);
     if (s->num_models > 1)
-        s->logits_of_member = take(base, &size, num_logits * sizeof *s->logits);
+        s->further_logits = take(base, &size, num_logits * sizeof *s->logits);
     b->starts = take(base, &size, count * sizeof *b->starts);
     b->lengths = take(base, &size, count * sizeof *b->lengths);
     s->numbers = take(base, &size, count * sizeof *s->numbers);
