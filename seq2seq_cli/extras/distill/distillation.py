@@ -78,6 +78,7 @@ def distill(task: Task) -> dict[str, Any]:
     with locked(folder):
         if task.config is None and not run.exists:  # report mistakes before the translation
             student_config(task, valid.corpora, valid, teacher)
+            student_yaml(task).unlink()  # it names the validation text
         facts = finished_pairs(task, valid, teacher, run)
         source, translations = facts["source"], facts["translations"]
         config = student_config(task, corpora_of(folder, translations), valid, teacher)
@@ -210,6 +211,10 @@ def corpora_of(folder: Path, translations: Facts) -> list[Corpus]:
     ]
 
 
+def student_yaml(task: Task) -> Path:
+    return task.folder / "student.yaml"
+
+
 def student_config(
     task: Task, translated: Sequence[Corpus], valid: ParallelText, teacher: Config
 ) -> Config:
@@ -224,8 +229,9 @@ def student_config(
         }
         return task.config.model_copy(update=sections)
     real = task.real.corpora if task.real is not None else ()
-    path = task.folder / "student.yaml"
-    return write_config(path, translated, real, valid, teacher, task.shape, task.overrides)
+    return write_config(
+        student_yaml(task), translated, real, valid, teacher, task.shape, task.overrides
+    )
 
 
 def train_student(task: Task, config: Config) -> tuple[Sequence[Path], Facts]:

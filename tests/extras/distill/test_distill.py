@@ -81,6 +81,7 @@ def test_interruptions_in_every_stage_change_nothing(trained, seq2seq, mono, stu
     end("part-3", signal.SIGKILL)
     before = {path: path.stat() for path in (output / "distilled").glob("part-[12]")}
     assert len(before) == 2
+    assert not (output / "distilled/student.yaml").exists()  # there are no pairs yet
     end("pairs.jsonl", signal.SIGKILL)
     assert all(path.stat() == status for path, status in before.items())
     end("step-00000010", signal.SIGINT)
