@@ -13,7 +13,7 @@ from seq2seq_cli.errors import UserError
 @app.command(
     epilog="**Examples**\n\n"
     "seq2seq average runs/quickstart\n\n"
-    "seq2seq average runs/quickstart --steps 500,1000,1500 --output average.safetensors"
+    "seq2seq average runs/quickstart --steps 1000,1500 --output average.safetensors"
 )
 def average(
     run_dir: options.RunDir,

@@ -25,7 +25,7 @@ def check(
     """Check config and text, run the longest batches, and estimate the training time.
 
     A test set given as --src and --ref, or --pairs, is checked as well. A config for fine-tuning
-    needs --from, as in train. Nothing is written, and warnings do not change the exit status.
+    needs --from, as in train. Writes only the token cache; warnings do not change the exit status.
     """
     with given as test:
         loaded = options.load_config_file(config, overrides, device)

@@ -182,7 +182,7 @@ def _text(
 )
 @options.options_of(make_task, "task")
 def distill(task: "Task", as_json: options.AsJson = False) -> None:
-    """Train a small, fast student on a teacher's translations; repeating it resumes.
+    """Train a small, fast student on a teacher's translations; the same command resumes.
 
     Cleans the text, translates it, drops bad translations, trains the student, and compares both on
     the validation text. The folder distilled in the run has everything made on the way.

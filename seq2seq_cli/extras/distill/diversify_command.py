@@ -33,7 +33,7 @@ def diversify(
     overrides: options.Overrides = None,
     device: options.Device = None,
 ) -> None:
-    """Train a better model on the same text: data diversification; repeating it resumes.
+    """Train a better model on the same text (data diversification); the same command resumes.
 
     Trains a model of each direction, adds their translations of the training text to it, trains on
     all of it, goes on with less dropout, and compares the models on the validation text. The folder
