@@ -27,7 +27,7 @@ def import_(
             "name of a MarianMT model on the Hugging Face hub.",
         ),
     ],
-    run_dir: Annotated[Path, path_argument("RUN", "Run folder to write, which must not exist.")],
+    run_dir: Annotated[Path, path_argument("RUN", "New or empty run folder to write.")],
     langs: ModelLanguages = None,
     verify: Annotated[
         bool | None,

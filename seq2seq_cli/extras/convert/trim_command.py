@@ -26,7 +26,7 @@ def trim(
         ),
     ],
     output: Annotated[
-        Path, path_option("--output", "-o", help_text="Run folder to write, which must not exist.")
+        Path, path_option("--output", "-o", help_text="New or empty run folder to write.")
     ],
     fields: Fields = None,
     model: WhichModel = "best",

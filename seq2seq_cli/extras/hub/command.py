@@ -52,7 +52,7 @@ def pull(
     repo: Repository,
     run_dir: Annotated[
         Path | None,
-        path_argument("RUN", "Folder to write, which must not exist; runs/NAME if left out."),
+        path_argument("RUN", "New or empty folder to write; runs/NAME if left out."),
     ] = None,
     revision: Annotated[
         str | None, typer.Option(metavar="NAME", help="Branch, tag or commit.", show_default="main")
