@@ -20,7 +20,6 @@ from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.backends import NativeBackend
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
-from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
@@ -256,7 +255,7 @@ def _measure_decoding(
     settings = [f"decoding.precision={precision}", *overrides]
     translator = Translator.load(run_dir, device, settings)
     load_seconds = time.perf_counter() - started
-    translator.search(lines[:_WARM_UP], report=_silently)
+    translator.search(lines[:_WARM_UP], report=lambda cuts: None)
     started = time.perf_counter()
     results = translator.search(lines)
     seconds = time.perf_counter() - started
@@ -264,7 +263,7 @@ def _measure_decoding(
     latencies = []
     for line in lines[: _WARM_UP * 2]:
         started = time.perf_counter()
-        translator.search([line], report=_silently)
+        translator.search([line], report=lambda cuts: None)
         latencies.append(time.perf_counter() - started)
     latencies.sort()
     return DecodingSpeed(
@@ -277,10 +276,6 @@ def _measure_decoding(
         p95_ms=1_000 * latencies[int(0.95 * (len(latencies) - 1))],
         memory_mb=peak_memory() / (1 << 20),
     )
-
-
-def _silently(cuts: Cuts) -> None:
-    """Report nothing: the search of all lines has reported it."""
 
 
 def _engine_of(translator: Translator) -> str:

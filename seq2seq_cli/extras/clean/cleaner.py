@@ -6,7 +6,6 @@ the number of processes. Memory grows by the hashes of the pairs that are kept.
 """
 
 import itertools
-import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -35,8 +34,6 @@ from seq2seq_cli.extras.clean.rules import (
 from seq2seq_cli.extras.clean.seen_hashes import Hashes, SeenHashes, hashes_of
 from seq2seq_cli.processes import ordered_pool
 from seq2seq_cli.text.corpus import BadLineError, Pair, read_entries, readable_pairs
-
-logger = logging.getLogger(__name__)
 
 UNREADABLE, LANGUAGE = "unreadable", "language"
 HELD_OUT, DUPLICATE, NEAR_DUPLICATE = "held_out", "duplicate", "near_duplicate"

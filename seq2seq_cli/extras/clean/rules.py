@@ -237,18 +237,6 @@ def _either(rejects: Callable[[Side, Limits], Mask]) -> Callable[[Batch], Mask]:
     return lambda batch: rejects(batch.src, batch.limits) | rejects(batch.tgt, batch.limits)
 
 
-def has_control(side: Side) -> Mask:
-    return side.count(CONTROL) > 0
-
-
-def has_replacement(side: Side) -> Mask:
-    return side.count(REPLACEMENT) > 0
-
-
-def has_mojibake(side: Side) -> Mask:
-    return side.having(MOJIBAKE)
-
-
 def is_copy(batch: Batch) -> Mask:
     """Compare letters and digits; a form with features may equal its lemma."""
     src, tgt = batch.sides
@@ -347,13 +335,15 @@ class Rule(NamedTuple):
 RULES: dict[str, Rule] = {
     "empty": Rule("an empty side", _either(lambda side, _: side.length_N == 0)),
     "control": Rule(
-        "control characters or inner byte-order marks", _either(lambda side, _: has_control(side))
+        "control characters or inner byte-order marks",
+        _either(lambda side, _: side.count(CONTROL) > 0),
     ),
     "replaced": Rule(
-        "U+FFFD, which replaces lost characters", _either(lambda side, _: has_replacement(side))
+        "U+FFFD, which replaces lost characters",
+        _either(lambda side, _: side.count(REPLACEMENT) > 0),
     ),
     "mojibake": Rule(
-        "UTF-8 that was decoded as Latin-1", _either(lambda side, _: has_mojibake(side))
+        "UTF-8 that was decoded as Latin-1", _either(lambda side, _: side.having(MOJIBAKE))
     ),
     "words": Rule(  # Mozilla
         "over {max_words} words", _either(lambda side, limits: side.words_N > limits.max_words)

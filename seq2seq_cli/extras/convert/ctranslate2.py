@@ -25,13 +25,13 @@ from seq2seq_cli.extras.convert.foreign import (
     fit_positions,
     fold_activation,
     incomplete,
-    position_options,
+    own_tokenizers,
+    own_vocabulary,
     read_object,
     read_sentencepiece,
     refuse,
     tags_of,
 )
-from seq2seq_cli.extras.convert.own_export import own_tokenizers, own_vocabulary
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
 from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SPECIAL_PIECES
@@ -107,7 +107,7 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
     src = tgt if src_pieces is tgt_pieces else _vocabulary(src_pieces, special, None, path)
     found = ForeignModel(
         weights=weights,
-        model={**model, **position_options(positions)},
+        model={**model, "position_base": positions.base, "position_offset": positions.offset},
         src=src,
         tgt=tgt,
         dialect="CTranslate2",

@@ -15,7 +15,8 @@ from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
-from seq2seq_cli.tokenizers.tokenizer import Tokenizers
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, Tokenizers
 
 Array = NDArray[np.float32]
 Dialect = Literal["Hugging Face", "Marian", "CTranslate2"]
@@ -95,6 +96,10 @@ def number(value: object, name: str, path: Path, least: int = 1, most: int = 1 <
     return value
 
 
+def probability(given: object) -> float:
+    return float(given) if isinstance(given, int | float) and 0 <= given < 1 else 0.0
+
+
 def refuse(path: Path, what: str, reason: str) -> UserError:
     """Return the error for a model that a run cannot represent."""
     return UserError(f"{path} cannot be imported: it has {what}, and {reason}")
@@ -138,13 +143,32 @@ def entries_by_id(ids: Mapping[Any, Any], size: int, path: Path) -> tuple[str | 
     return tuple(pieces)
 
 
-def is_tag(piece: str | None) -> bool:
-    """Return True for >>deu<<, which chooses the target language of OPUS-MT's models."""
-    return piece is not None and piece.startswith(">>") and piece.endswith("<<") and len(piece) > 4
-
-
 def tags_of(vocabulary: Vocabulary) -> tuple[str, ...]:
-    return tuple(piece for piece in vocabulary.pieces if piece is not None and is_tag(piece))
+    """Return entries such as >>deu<<, which chooses the target language of OPUS-MT's models."""
+    pieces = (piece for piece in vocabulary.pieces if piece is not None and len(piece) > 4)
+    return tuple(piece for piece in pieces if piece.startswith(">>") and piece.endswith("<<"))
+
+
+def own_tokenizers(folder: Path) -> Tokenizers | None:
+    """Return the tokenizers of an exported model; None if the folder has none."""
+    run = RunFolder(folder)
+    one, (src, tgt) = run.new_tokenizer_paths(is_one=True)[0], run.new_tokenizer_paths(is_one=False)
+    if one.is_file():
+        tokenizer = Tokenizer.load(one)
+        return Tokenizers(tokenizer, tokenizer)
+    if src.is_file() and tgt.is_file():
+        first, second = Tokenizer.load(src), Tokenizer.load(tgt)
+        if first.pieces() == second.pieces():
+            second = Tokenizer.load(tgt, first)
+        return Tokenizers(first, second)
+    return None
+
+
+def own_vocabulary(tokenizer: Tokenizer, size: int, path: Path) -> Vocabulary:
+    """Return the vocabulary of a tokenizer; UserError if the weights have other rows."""
+    if len(tokenizer) != size:
+        raise UserError(f"{path} does not fit its tokenizer, which has {len(tokenizer):,} entries")
+    return Vocabulary(tuple(tokenizer.pieces()), UNK_ID, EOS_ID, BOS_ID)
 
 
 # Activations by their names in other programs, and a number a with f(x) = ours(a x) / a.
@@ -203,7 +227,3 @@ def fit_positions(table: NDArray[Any], path: Path) -> Positions:
                 if np.abs(computed - stored).max(initial=0.0) <= tolerance:
                     return Positions(has_halves, base, offset)
     raise refuse(path, "a table of positions that is no known sinusoid", "runs learn no positions")
-
-
-def position_options(positions: Positions) -> dict[str, Any]:
-    return {"position_base": positions.base, "position_offset": positions.offset}

@@ -26,13 +26,14 @@ from seq2seq_cli.extras.convert.foreign import (
     fold_activation,
     incomplete,
     number,
-    position_options,
+    own_tokenizers,
+    own_vocabulary,
+    probability,
     read_object,
     read_sentencepiece,
     refuse,
     tags_of,
 )
-from seq2seq_cli.extras.convert.own_export import own_tokenizers, own_vocabulary
 from seq2seq_cli.weight_file import FLOATS, as_float32, read_weight_file
 
 # In the order of transformers; an index names several files.
@@ -80,7 +81,7 @@ def read(folder: Path) -> ForeignModel:
     notes = ["weights in half precision were read as they are"] if has_halved_precision else []
     model = ForeignModel(
         weights=weights,
-        model={**options, **position_options(positions)},
+        model={**options, "position_base": positions.base, "position_offset": positions.offset},
         src=src,
         tgt=tgt,
         dialect="Hugging Face",
@@ -194,19 +195,15 @@ def _weights(
         "heads": heads,
         "layers": layers,
         "d_ff": d_ff,
-        "dropout": _probability(config.get("dropout", 0.1)),
-        "attention_dropout": _probability(config.get("attention_dropout", 0.0)),
-        "activation_dropout": _probability(config.get("activation_dropout", 0.0)),
+        "dropout": probability(config.get("dropout", 0.1)),
+        "attention_dropout": probability(config.get("attention_dropout", 0.0)),
+        "activation_dropout": probability(config.get("activation_dropout", 0.0)),
         "activation": ours,
         "norm": "pre" if is_pre_norm else "post",
         "embedding_scale": config.get("scale_embedding") is True,
         "tie_embeddings": "projection.weight" not in weights,
     }
     return weights, options, positions
-
-
-def _probability(given: object) -> float:
-    return float(given) if isinstance(given, int | float) and 0 <= given < 1 else 0.0
 
 
 def _positions(names: Names, d_model: int) -> Positions:

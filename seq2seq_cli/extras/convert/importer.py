@@ -1,20 +1,28 @@
 """import_model(): from another program's model to a run folder, compared with that program."""
 
-import logging
+import importlib.util
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.languages import languages_from_option
 from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.extras.convert import argos, ctranslate2, huggingface, marian
 from seq2seq_cli.extras.convert.foreign import ForeignModel
-from seq2seq_cli.extras.convert.formats import FORMATS, format_of, module_of, opened
 from seq2seq_cli.extras.convert.writer import Orders, write
 from seq2seq_cli.files import new_folder
 
-logger = logging.getLogger(__name__)
-
+# The module that reads a format, and its title, in the order of detection: a package is a file, and
+# a folder may hold several of the others.
+FORMATS: dict[str, tuple[ModuleType, str]] = {
+    "argos": (argos, "a package of Argos Translate"),
+    "ctranslate2": (ctranslate2, "a CTranslate2 model"),
+    "huggingface": (huggingface, "a MarianMT model of transformers"),
+    "marian": (marian, "a model of Marian"),
+}
 _DIALECTS = {
     "Hugging Face": "LayerNorm's epsilon is 1e-5, and positions have base 10000",
     "Marian": "LayerNorm's epsilon is 1e-9, and positions divide by d/2 - 1",
@@ -47,9 +55,10 @@ def import_model(
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
         raise UserError(f"{run_dir} exists and is not an empty folder: import to another one")
     path = _local(source)
-    name = format_of(path)
-    with opened(name, path) as folder, new_folder(run_dir) as part:
-        model: ForeignModel = module_of(name).read(folder)
+    name = _format_of(path)
+    unpacked = argos.unpacked(path) if name == "argos" else nullcontext(path)
+    with unpacked as folder, new_folder(run_dir) as part:
+        model: ForeignModel = FORMATS[name][0].read(folder)
         if langs is not None:
             model.languages = languages_from_option(langs)
         orders = write(model, part, _record(source, name, model))
@@ -75,6 +84,19 @@ def _local(source: str) -> Path:
         raise UserError(f"cannot download {source}: {short(str(error))}") from None
 
 
+def _format_of(path: Path) -> str:
+    """Return the name in FORMATS of what a path holds; UserError if it is none of them."""
+    for name, (module, _) in FORMATS.items():
+        if module.detect(path):
+            return name
+    if not path.exists():
+        raise UserError(f"there is no file or folder {path} to import")
+    raise UserError(
+        f"{path} is nothing that can be imported: it must be a folder of transformers (config.json "
+        "and weights), of Marian (.npz) or of CTranslate2 (model.bin), or an .argosmodel"
+    )
+
+
 def _record(source: str, name: str, model: ForeignModel) -> dict[str, object]:
     return {"from": short(source), "format": name, "dialect": model.dialect, "notes": model.notes}
 
@@ -91,13 +113,13 @@ def _verify(
     """Return what was compared, or why nothing was."""
     if verify is False:
         return "not compared (--no-verify)"
+    package = "transformers" if name == "huggingface" else "ctranslate2"
+    if verify:
+        plugins.require(package, "convert", "--verify")
+    elif importlib.util.find_spec(package) is None:
+        return f"not compared, as {package} is not installed"
     from seq2seq_cli.extras.convert import verify as verifying
 
-    package = FORMATS[name].verifier
-    if not verifying.is_installed(package):
-        if verify:
-            plugins.require(package, "convert", "--verify")
-        return f"not compared, as {package} is not installed"
     if name == "huggingface":
         return verifying.verify_huggingface(folder, run, orders, text)
     if name == "marian":
@@ -110,7 +132,7 @@ def _report(
     source: str, run_dir: Path, name: str, model: ForeignModel, compared: str
 ) -> Sequence[str]:
     return [
-        f"imported {source}, {FORMATS[name].title}, to {run_dir}",
+        f"imported {source}, {FORMATS[name][1]}, to {run_dir}",
         f"dialect: {model.dialect} ({_DIALECTS[model.dialect]})",
         f"comparison: {compared}",
         *(f"note: {note}" for note in dict.fromkeys(model.notes)),

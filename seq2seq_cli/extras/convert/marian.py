@@ -28,6 +28,7 @@ from seq2seq_cli.extras.convert.foreign import (
     entries_by_id,
     fold_activation,
     number,
+    probability,
     read_sentencepiece,
     refuse,
     tags_of,
@@ -241,7 +242,7 @@ def _weights(
     if names.tensors:
         raise refuse(path, f"the weights {short(min(names.tensors))}", "no layer here has them")
     dropout = {
-        ours: _probability(options.get(name))
+        ours: probability(options.get(name))
         for ours, name in (
             ("dropout", "transformer-dropout"),
             ("attention_dropout", "transformer-dropout-attention"),
@@ -261,10 +262,6 @@ def _weights(
         "embedding_scale": True,
         "tie_embeddings": "projection.weight" not in weights,
     }
-
-
-def _probability(given: object) -> float:
-    return float(given) if isinstance(given, int | float) and 0 <= given < 1 else 0.0
 
 
 def _embeddings(names: Names) -> dict[str, Array]:

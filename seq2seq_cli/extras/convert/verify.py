@@ -3,7 +3,6 @@
 B sentences, S source positions, T target positions, V vocabulary.
 """
 
-import importlib.util
 import itertools
 import tempfile
 from collections.abc import Sequence
@@ -33,10 +32,6 @@ _LONGEST = 40  # tokens of a sentence, and of a translation that is compared
 _BATCH = 10
 _TOLERANCE = 1e-4  # of logits in fp32
 _SHARE_EQUAL = 0.97  # of translations; fp32 sums in another order occasionally change a token
-
-
-def is_installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
 
 
 def sentences(tokenizer: Tokenizer, text: Path | None) -> list[str]:

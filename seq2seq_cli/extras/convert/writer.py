@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from seq2seq_cli.config.loader import config_yaml, load_config
+from seq2seq_cli.decoding.engines.native_model import parameter_shapes
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.convert.foreign import Array, ForeignModel, Vocabulary
 from seq2seq_cli.files import write_atomic, write_json
@@ -63,7 +64,6 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
     """
     import torch
 
-    from seq2seq_cli.model.transformer import Transformer
     from seq2seq_cli.model.weights import save_tensors
     from seq2seq_cli.training.checkpoints.manifest import read_manifest, write_manifest
 
@@ -83,10 +83,8 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
     write_json(config_path, tree)  # JSON is YAML
     config = load_config(config_path)
     save_tokenizers(run, tokenizers)
-    with torch.device("meta"):
-        sizes = len(tokenizers.src), len(tokenizers.tgt)
-        skeleton = Transformer(config.model, *sizes, shared=is_shared, pad_id=0)
-    expected = {name: tuple(p.shape) for name, p in skeleton.named_parameters()}
+    sizes = len(tokenizers.src), len(tokenizers.tgt)
+    expected = parameter_shapes(config.model, *sizes, is_shared=is_shared)
     found = {name: weight.shape for name, weight in weights.items()}
     if expected != found:
         name = min(n for n in {*expected, *found} if expected.get(n) != found.get(n))

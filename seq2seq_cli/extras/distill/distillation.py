@@ -84,7 +84,7 @@ def distill(task: Task) -> dict[str, Any]:
         config = student_config(task, corpora_of(folder, translations), valid, teacher)
         pairs = hash_of_files([pairs_record(task)])
         inputs = {"config": config.model_dump(mode="json"), "pairs": pairs}
-        Stage(folder / "student.json", inputs).finish(lambda: train_student(task, config))
+        Stage(folder / "student.json", inputs).finish(lambda: train_student(config, task.output))
         report = Stage(folder / "report.json", report_inputs(task, valid))
         return report.finish(lambda: ([], make_report(task, teacher, valid, source, translations)))
 
@@ -234,10 +234,12 @@ def student_config(
     )
 
 
-def train_student(task: Task, config: Config) -> tuple[Sequence[Path], Facts]:
-    """Train the student, or go on with it."""
-    train(config, task.output)
-    return [RunFolder(task.output).model], {}
+def train_student(
+    config: Config, run_dir: Path, source: Path | None = None
+) -> tuple[Sequence[Path], Facts]:
+    """Train a model, from the run `source` if it is given, or go on with it."""
+    train(config, run_dir, source=source)
+    return [RunFolder(run_dir).model], {}
 
 
 def report_inputs(task: Task, valid: ParallelText) -> Facts:

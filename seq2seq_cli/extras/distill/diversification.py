@@ -18,7 +18,7 @@ from seq2seq_cli.config.types import BySide
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.distill.distillation import Task, corpora_of, finished_pairs
+from seq2seq_cli.extras.distill.distillation import Task, corpora_of, finished_pairs, train_student
 from seq2seq_cli.extras.distill.filters import Filters
 from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs, written
 from seq2seq_cli.extras.distill.student_report import translated
@@ -178,13 +178,8 @@ def _times(factor: float, limit: int | None) -> int | None:
 
 def finish_training(record: Path, config: Config, run_dir: Path, source: Path | None) -> None:
     """Train a model on the text with its translations, or go on with it."""
-
-    def make() -> tuple[Sequence[Path], Facts]:
-        train(config, run_dir, source=source)
-        return [RunFolder(run_dir).model], {}
-
     inputs = {"config": config.model_dump(mode="json"), "text": text_inputs(config.train_text)}
-    Stage(record, inputs).finish(make)
+    Stage(record, inputs).finish(lambda: train_student(config, run_dir, source))
 
 
 def make_report(

@@ -32,7 +32,8 @@ def clean_source(
     with written(target) as write:
         while chunk := list(itertools.islice(lines, _AT_ONCE)):
             num_lines += len(chunk)
-            hashes = np.array([_hash_of(line) for line in chunk], np.int64).view(np.uint64)
+            known = [hash((line.tag, _source_hash(line))) for line in chunk]
+            hashes = np.array(known, np.int64).view(np.uint64)
             for line, is_repeat in zip(chunk, seen.add(hashes).tolist(), strict=True):
                 if (rule := _fault_of(line, is_repeat, held_out)) is not None:
                     dropped[rule] += 1
@@ -50,10 +51,6 @@ def _read(job: Job, path: Path, has_features: bool) -> Iterator[TranslationInput
         if has_features and not features:
             text, _, features = text.partition(TAB)
         yield TranslationInput(" ".join(text.split()), tag=line.tag, features=features.strip())
-
-
-def _hash_of(line: TranslationInput) -> int:
-    return hash((line.tag, _source_hash(line)))
 
 
 def _source_hash(line: TranslationInput) -> int:

@@ -1,7 +1,6 @@
 """Stages of a command: a finished one is made again only if its inputs change."""
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,8 +12,6 @@ from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync, read_json, write_json
 from seq2seq_cli.text.corpus import hash_of_files
-
-logger = logging.getLogger(__name__)
 
 Facts = dict[str, Any]  # what a stage tells those after it and the report, as JSON
 

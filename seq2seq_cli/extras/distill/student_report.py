@@ -7,7 +7,6 @@ from typing import Any
 
 from seq2seq_cli.commands.compare import Comparison, System, compare_systems
 from seq2seq_cli.console import table
-from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.decoding.translator import input_of
 from seq2seq_cli.metrics.metrics import Scoring
@@ -31,9 +30,9 @@ def translated(name: str, job: Job, pairs: Sequence[Pair]) -> tuple[System, Size
     """Translate the sources of held-out pairs, and measure it, without loading the models."""
     translator = job.load()
     lines = [input_of(pair) for pair in pairs]
-    translator.search(lines[:_WARM_UP], report=_ignore)
+    translator.search(lines[:_WARM_UP], report=lambda cuts: None)
     started = time.perf_counter()
-    results = translator.search(lines, report=_ignore)
+    results = translator.search(lines, report=lambda cuts: None)
     seconds = time.perf_counter() - started
     num_tokens = sum(len(best.tokens) + 1 for best, *_ in results)
     num_bytes = sum(member.weights(job.which).stat().st_size for member in job.members)
@@ -46,10 +45,6 @@ def translated(name: str, job: Job, pairs: Sequence[Pair]) -> tuple[System, Size
     )
     references = [translator.tokenizers.tgt.normalize(pair.tgt) for pair in pairs]
     return System(name, [best.text for best, *_ in results], references), size
-
-
-def _ignore(cuts: Cuts) -> None:
-    """Lines that were cut are no news here."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from seq2seq_cli.config.languages import LanguagePair, language_name, languages_
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.tokenizer import SUBWORDS
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, ids_in, source_vocabulary
+from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, source_vocabulary
 from seq2seq_cli.extras.export.format import Source, is_imported
 from seq2seq_cli.extras.export.vocabularies import processor_of, spm_of
 from seq2seq_cli.files import fsync, read_json, write_atomic, write_json
@@ -171,9 +171,9 @@ class Argos(CTranslate2):
         self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
     ) -> list[list[int]]:
         """Return the ids here of lines as Argos Translate splits them, for CTranslate2."""
-        known = ids_in(source_vocabulary(folder / _MODEL))
+        known = {*source_vocabulary(folder / _MODEL)}
         unknown = read_json(folder / _MODEL / "config.json")["unk_token"]
-        split = _pieces(_processor(folder), lines)
+        split = _pieces(processor_of(folder / _TOKENIZER), lines)
         return [
             tokenizers.src.ids_of([piece if piece in known else unknown for piece in pieces])
             for pieces in split
@@ -185,7 +185,7 @@ class Argos(CTranslate2):
         """Return translations as text, computed as Argos Translate does."""
         from ctranslate2 import Translator
 
-        processor = _processor(folder)
+        processor = processor_of(folder / _TOKENIZER)
         translator = Translator(str(folder / _MODEL), device="cpu", compute_type="float32")
         pieces = _pieces(processor, (source.text for source in sources))
         results = translator.translate_batch(pieces, **_OPTIONS)
@@ -210,10 +210,6 @@ def _package_name(languages: LanguagePair) -> str:
 def _code_of(language: str) -> str:
     """Return the code by which LibreTranslate knows a language."""
     return _CODES.get(language.lower(), language.lower())
-
-
-def _processor(folder: Path) -> Any:
-    return processor_of(folder / _TOKENIZER)
 
 
 def _pieces(processor: Any, lines: Iterable[str]) -> list[list[str]]:

@@ -146,7 +146,9 @@ class CTranslate2(Format):
         if is_imported(tokenizers):
             found = split_ids(folder, vocabulary, lines)
             return [tokenizers.src.ids_of([vocabulary[i] for i in ids]) for ids in found]
-        (src, _), ids = _tokenizers(folder), ids_in(vocabulary)
+        ids = {piece: number for number, piece in enumerate(vocabulary)}
+        is_shared = (folder / "tokenizer.model").exists()
+        src = Tokenizer.load(RunFolder(folder).tokenizer_paths(shared=is_shared)[0])
         return [[ids[piece] for piece in src.pieces_of(src.to_ids(line))] for line in lines]
 
     def translate(
@@ -184,16 +186,6 @@ def source_vocabulary(folder: Path) -> list[str]:
     shared, separate = folder / "shared_vocabulary.json", folder / "source_vocabulary.json"
     pieces: list[str] = read_json(shared if shared.exists() else separate)
     return pieces
-
-
-def ids_in(vocabulary: Sequence[str]) -> dict[str, int]:
-    """Return the ids of a vocabulary's pieces."""
-    return {piece: number for number, piece in enumerate(vocabulary)}
-
-
-def _tokenizers(folder: Path) -> Tokenizers:
-    paths = RunFolder(folder).tokenizer_paths(shared=(folder / "tokenizer.model").exists())
-    return Tokenizers(*map(Tokenizer.load, paths))
 
 
 def never_pieces(tokenizers: Tokenizers) -> list[list[str]]:

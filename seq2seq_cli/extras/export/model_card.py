@@ -23,16 +23,8 @@ from seq2seq_cli.run_folder import RunFolder
 
 UNKNOWN_LICENSE = "unknown"  # an identifier of the hub
 # Names on the hub. It has none for other scores: its wer counts the edits of words.
-_HUB_METRICS = {
-    "perplexity": "perplexity",
-    "accuracy": "accuracy",
-    "bleu": "bleu",
-    "chrf": "chrf",
-    "chrf++": "chrf",
-    "ter": "ter",
-    "exact_match": "exact_match",
-    "cer": "cer",
-}
+_EQUAL = ("perplexity", "accuracy", "bleu", "chrf", "ter", "exact_match", "cer")
+_HUB_METRICS = {**{name: name for name in _EQUAL}, "chrf++": "chrf"}
 
 
 def model_card(

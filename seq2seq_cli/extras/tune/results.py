@@ -31,12 +31,8 @@ def table_of(study: Study) -> str:
 
 
 def ranked(study: Study) -> list[Trial]:
-    finished = sorted(_finished(study), key=study.cost_of)
+    finished = sorted(study.finished, key=study.cost_of)
     return [*finished, *(trial for trial in study.trials if trial not in finished)]
-
-
-def _finished(study: Study) -> list[Trial]:
-    return [trial for trial in study.trials if trial.state == "finished"]
 
 
 def best_config(study: Study) -> Path:
@@ -52,7 +48,7 @@ def write_best(study: Study) -> None:
     best, first = study.best, study.trials[0]
     assert best is not None, "the caller has checked it"
     config = study.config_of(best)
-    count = counted(len(_finished(study)), "finished trial")
+    count = counted(len(study.finished), "finished trial")
     head = [
         f"Written by seq2seq tune: trial {best.number:,} of {len(study.trials):,}, with validation "
         f"{study.metric} {best.score:.3f}; trial 1, the config itself, has {first.score:.3f}. Next "
@@ -87,7 +83,7 @@ def _shown_options(config: Config, names: set[str]) -> Iterator[tuple[str, Any]]
 def evidence(option: Option, study: Study) -> str:
     """Return what was searched, and the best score with each value or third of the range."""
     best: dict[float | str, float | None] = {}  # by value, the best first
-    for trial in sorted(_finished(study), key=study.cost_of):
+    for trial in sorted(study.finished, key=study.cost_of):
         if (value := option.value_of(trial.values.get(option.name, ""))) is not None:
             best.setdefault(value, trial.score)
     numbers = {value: best[value] for value in best if not isinstance(value, str)}

@@ -89,10 +89,13 @@ class Study:
         return load_config(self.run_of(self.trials[0]).config).validation.metric
 
     @property
+    def finished(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.state == "finished"]
+
+    @property
     def best(self) -> Trial | None:
         """The best of the finished trials, the earliest of equal ones."""
-        finished = [trial for trial in self.trials if trial.state == "finished"]
-        return min(finished, key=self.cost_of, default=None)
+        return min(self.finished, key=self.cost_of, default=None)
 
     def cost_of(self, trial: Trial) -> tuple[float, float]:
         """What finished trials are compared by: the less the better."""
@@ -125,7 +128,7 @@ class Study:
 
     def should_prune(self, trial: Trial) -> bool:
         """Return True if a trial is worse at its last validation than most others were there."""
-        if sum(each.state == "finished" for each in self.trials) < FEWEST_FINISHED:
+        if len(self.finished) < FEWEST_FINISHED:
             return False
         from seq2seq_cli.extras.tune.proposals import is_worse_than_median  # which takes a second
 

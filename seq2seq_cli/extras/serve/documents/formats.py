@@ -1,6 +1,5 @@
 """The formats of documents, by name; plain text, in which every line is a paragraph."""
 
-import re
 from collections.abc import Callable
 from typing import Literal
 
@@ -12,17 +11,13 @@ from seq2seq_cli.extras.serve.documents.subtitles import read_subtitles
 
 FormatName = Literal["text", "html", "markdown", "subtitles"]
 
-_LINE_END = re.compile("(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")  # as str.splitlines has them
-
 
 def read_plain_text(text: str, splitter: SentenceSplitter) -> Document:
     """Split plain text; line ends and blanks are kept."""
     pieces: list[Piece] = []
-    for number, part in enumerate(_LINE_END.split(text)):
-        if number % 2:
-            pieces.append(part)
-        else:
-            pieces += paragraph_pieces(part, splitter)
+    for line in text.splitlines(keepends=True):
+        (content,) = line.splitlines()
+        pieces += [*paragraph_pieces(content, splitter), line[len(content) :]]
     return Document(tuple(pieces))
 
 
