@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from seq2seq_cli.commands.dry_run import DryRun, dry_run, peak_memory_mb
 from seq2seq_cli.config.loader import load_config
@@ -23,6 +22,7 @@ from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.inspect.costs import linear_weights
 from seq2seq_cli.machine import peak_memory, retain_freed_pages
 from seq2seq_cli.model.device import choose_device, has_fast_bf16
 from seq2seq_cli.native.library import kernels_name
@@ -119,7 +119,9 @@ def _measure_training(warmup: int, updates: int, trial: DryRun) -> TrainingSpeed
             for dtype in (torch.float32, torch.bfloat16)
         ]
     parallel.barrier()
-    gflops = run.loss.passes * _flops(run.model, src_tokens, tokens) / seconds / 1e9
+    weights = linear_weights(run.model)
+    flops = 6.0 * (weights["src"] * src_tokens + weights["tgt"] * tokens)  # forward and backward
+    gflops = run.loss.passes * flops / seconds / 1e9
     return TrainingSpeed(
         precision="bf16" if run.use_bf16 else "fp32",
         processes=parallel.world_size,
@@ -138,25 +140,6 @@ def _measure_training(warmup: int, updates: int, trial: DryRun) -> TrainingSpeed
         ceiling_bf16_gflops=ceilings[1],
         share_of_ceiling=gflops / (ceilings[run.use_bf16] or math.inf),
     )
-
-
-def _flops(model: Any, src_tokens: int, tgt_tokens: int) -> float:
-    """Return the floating-point operations of training: 6 per matrix weight and token.
-
-    The keys and values of cross-attention are computed from source tokens, everything else in the
-    decoder from target tokens.
-    """
-
-    def weights(part: nn.Module) -> int:
-        return sum(m.weight.numel() for m in part.modules() if isinstance(m, nn.Linear))
-
-    memory = sum(
-        weights(layer.cross_attention.key) + weights(layer.cross_attention.value)
-        for layer in model.decoder
-    )
-    per_src = weights(model.encoder) + memory
-    per_tgt = weights(model.decoder) - memory + weights(model.projection)
-    return 6.0 * (per_src * src_tokens + per_tgt * tgt_tokens)
 
 
 def _ceiling_gflops(device: torch.device, dtype: torch.dtype) -> float:

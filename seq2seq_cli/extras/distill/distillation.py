@@ -16,11 +16,11 @@ from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.lines.stream import Job, translate_stream
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
+from seq2seq_cli.extras.distill import student_report
 from seq2seq_cli.extras.distill.filters import Filters, filter_pairs, hash_of_pair
 from seq2seq_cli.extras.distill.source import LONGEST, clean_source
 from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs
 from seq2seq_cli.extras.distill.student import Shape, write_config
-from seq2seq_cli.extras.distill.student_report import Report
 from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
@@ -267,5 +267,5 @@ def make_report(
         "teacher": _searching(task.teacher),
         "student": Job((task.output,), task.teacher.device),
     }
-    report = Report.of(source, translations, jobs, valid.name, pairs, Scoring.of_run(teacher))
-    return {"table": report.table(), "report": report.report()}
+    scoring = Scoring.of_run(teacher)
+    return student_report.make_report(source, translations, jobs, valid.name, pairs, scoring)

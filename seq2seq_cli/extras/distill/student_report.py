@@ -3,12 +3,12 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from seq2seq_cli.commands.compare import Comparison, System, compare_systems
+from seq2seq_cli.commands.compare import System, compare_systems
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.decoding.translator import input_of
+from seq2seq_cli.extras.distill.stages import Facts
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.text.corpus import Pair
 
@@ -47,58 +47,36 @@ def translated(name: str, job: Job, pairs: Sequence[Pair]) -> tuple[System, Size
     return System(name, [best.text for best, *_ in results], references), size
 
 
-@dataclass(frozen=True)
-class Report:
-    """Teacher and student on held-out text, and what became of the source."""
-
-    source: dict[str, Any]
-    translations: dict[str, Any]
-    held_out: str
-    sizes: Sequence[Size]
-    comparison: Comparison
-
-    @classmethod
-    def of(
-        cls,
-        source: dict[str, Any],
-        translations: dict[str, Any],
-        jobs: dict[str, Job],
-        held_out: str,
-        pairs: Sequence[Pair],
-        scoring: Scoring,
-    ) -> "Report":
-        """Translate held-out pairs with every system, the first of which is the teacher."""
-        measured = [translated(name, job, pairs) for name, job in jobs.items()]
-        systems = [system for system, _ in measured]
-        comparison = compare_systems(systems, pairs, scoring, "bootstrap")
-        return cls(source, translations, held_out, [size for _, size in measured], comparison)
-
-    def table(self) -> str:
-        rows = [["", "sentences/s", "tokens/s", "MB"]]
-        for size in self.sizes:
-            speeds = (size.sentences_per_second, size.tokens_per_second, size.megabytes)
-            rows.append([size.system, *(f"{number:,.1f}" for number in speeds)])
-        text = [
-            ("source", self.source["lines"], self.source),
-            ("translations", self.source["kept"], self.translations),
-        ]
-        lines = [
-            f"{label:<16} {count:,}; dropped: {_counts(facts['dropped'])}"
-            for label, count, facts in text
-        ]
-        lines.append(f"{'pairs':<16} {self.translations['pairs']:,}")
-        lines.append(f"{'held-out text':<16} {self.held_out}")
-        return "\n".join(lines) + f"\n\n{self.comparison.table()}\n\n{table(rows)}"
-
-    def report(self) -> dict[str, Any]:
-        """Return the output of `distill --json`."""
-        return {
-            "source": self.source,
-            "translations": {name: self.translations[name] for name in ("pairs", "dropped")},
-            "held_out": self.held_out,
-            "systems": [dict(vars(size)) for size in self.sizes],
-            **self.comparison.report(),
-        }
+def make_report(
+    source: Facts,
+    translations: Facts,
+    jobs: dict[str, Job],
+    held_out: str,
+    pairs: Sequence[Pair],
+    scoring: Scoring,
+) -> Facts:
+    """Return the output of `distill`, as text and as JSON; the first system is the teacher."""
+    measured = [translated(name, job, pairs) for name, job in jobs.items()]
+    comparison = compare_systems([one for one, _ in measured], pairs, scoring, "bootstrap")
+    rows = [["", "sentences/s", "tokens/s", "MB"]]
+    for _, size in measured:
+        speeds = (size.sentences_per_second, size.tokens_per_second, size.megabytes)
+        rows.append([size.system, *(f"{number:,.1f}" for number in speeds)])
+    lines = [
+        f"{'source':<16} {source['lines']:,}; dropped: {_counts(source['dropped'])}",
+        f"{'translations':<16} {source['kept']:,}; dropped: {_counts(translations['dropped'])}",
+        f"{'pairs':<16} {translations['pairs']:,}",
+        f"{'held-out text':<16} {held_out}",
+    ]
+    report = {
+        "source": source,
+        "translations": {name: translations[name] for name in ("pairs", "dropped")},
+        "held_out": held_out,
+        "systems": [dict(vars(size)) for _, size in measured],
+        **comparison.report(),
+    }
+    text = "\n".join(lines)
+    return {"table": f"{text}\n\n{comparison.table()}\n\n{table(rows)}", "report": report}
 
 
 def _counts(dropped: dict[str, int]) -> str:

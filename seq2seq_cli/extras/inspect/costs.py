@@ -3,6 +3,7 @@
 D is d_model.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from torch import nn
@@ -53,29 +54,36 @@ class Flops:
         return TRAINING_FACTOR * self.forward(source_length, target_length)
 
 
+def linear_weights(model: nn.Module) -> Counter[str]:
+    """Count the weights of linear layers by the tokens that they multiply: src or tgt."""
+    counts = Counter[str]()
+    for name, part in model.named_modules():
+        if isinstance(part, nn.Linear):
+            is_memory = name.endswith((".cross_attention.key", ".cross_attention.value"))
+            is_src = name.startswith("encoder") or is_memory
+            counts["src" if is_src else "tgt"] += part.weight.numel()
+    return counts
+
+
 def count_flops(model: Transformer) -> Flops | None:
     """Count the operations of a model, which may be on the meta device.
 
     None if it has layers of another kind: these may multiply other matrices.
     """
-    linear = {"src": 0, "memory": 0, "tgt": 0}  # weights, by the tokens that they multiply
+    linear = linear_weights(model)
     by_length = {"src": 0, "cross": 0, "tgt": 0}
     for name, part in model.named_modules():
-        in_encoder = name.startswith("encoder")
-        if isinstance(part, nn.Linear):
-            is_memory = name.endswith((".cross_attention.key", ".cross_attention.value"))
-            linear["src" if in_encoder else "memory" if is_memory else "tgt"] += part.weight.numel()
-        elif isinstance(part, MultiHeadAttention):
+        if isinstance(part, MultiHeadAttention):
             decoder = "cross" if name.endswith(".cross_attention") else "tgt"
-            by_length["src" if in_encoder else decoder] += 4 * part.key.out_features
-        elif not isinstance(part, nn.Embedding) and any(
+            by_length["src" if name.startswith("encoder") else decoder] += 4 * part.key.out_features
+        elif not isinstance(part, nn.Linear | nn.Embedding) and any(
             parameter.dim() > 1 for parameter in part.parameters(recurse=False)
         ):
             return None
     if not {type(layer) for layer in (*model.encoder, *model.decoder)} <= _LAYERS:
         return None
     return Flops(
-        source_token=2 * (linear["src"] + linear["memory"]),
+        source_token=2 * linear["src"],
         source_token_by_source_length=by_length["src"],
         target_token=2 * linear["tgt"],
         target_token_by_target_length=by_length["tgt"],
