@@ -130,9 +130,9 @@ def lock(descriptor: int, *, shared: bool = False, waits: bool = False) -> bool:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, name: str = "lock") -> Iterator[None]:
     """Keep other processes from doing the same in this folder while the block runs."""
-    with (folder / "lock").open("ab") as file:
+    with (folder / name).open("ab") as file:
         try:
             lock(file.fileno())
         except BlockingIOError:

@@ -7,7 +7,6 @@ search never outputs get an impossible bias.
 """
 
 import re
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, source_vocabulary
 from seq2seq_cli.extras.export.format import Source, is_imported
 from seq2seq_cli.extras.export.vocabularies import processor_of, spm_of
-from seq2seq_cli.files import fsync, read_json, write_atomic, write_json
+from seq2seq_cli.files import read_json, replacing, write_atomic, write_json
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID, UNK_ID, Tokenizers
 
 if TYPE_CHECKING:
@@ -110,21 +109,13 @@ class Argos(CTranslate2):
         with tempfile.TemporaryDirectory(dir=output.absolute().parent) as temporary:
             folder = Path(temporary, _package_name(_languages(config)))
             yield folder
-            part = Path(temporary, "zip")
-            with zipfile.ZipFile(part, "w") as archive:
+            with replacing(output) as part, zipfile.ZipFile(part, "w") as archive:
                 for path in sorted(path for path in folder.rglob("*") if path.is_file()):
                     name = path.relative_to(folder.parent).as_posix()
                     entry = zipfile.ZipInfo(name)  # of 1980: the same files give the same bytes
                     entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
                     entry.create_system = 3  # Unix, where the attributes are from
-                    with (
-                        path.open("rb") as file,
-                        archive.open(entry, "w", force_zip64=True) as out,
-                    ):
-                        shutil.copyfileobj(file, out, 1 << 20)
-            fsync(part)
-            part.replace(output)
-            fsync(output.absolute().parent)
+                    archive.writestr(entry, path.read_bytes())
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
         """Return code that uses the package, and what it does not do."""

@@ -25,7 +25,7 @@ from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described, skip_bytes
 from seq2seq_cli.decoding.lines.stream import Job, Worker, chunks_of
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import lock, write_atomic
+from seq2seq_cli.files import locked, write_atomic
 from seq2seq_cli.machine import TORCH_DEFAULTS
 from seq2seq_cli.paths import files_of, text_path
 from seq2seq_cli.text.compression import limited, opened
@@ -131,11 +131,7 @@ def translate_files(
             raise UserError(f"the output, {output}, is the input file")
         tasks[output] = ShardTask(job, Shard(1, 1), source, output)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("ab") as file:
-        try:
-            lock(file.fileno())
-        except BlockingIOError:
-            raise UserError(f"another process is translating into {folder}") from None
+    with locked(folder, ".lock"):
         missing = [task for task in tasks.values() if not task.is_done()]
         num_bytes = sum(path.stat().st_size for path in sources)
         share = num_bytes // (_PIECES_OF_AN_ACTOR * (actors.most or _MANY_ACTORS))

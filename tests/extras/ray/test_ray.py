@@ -238,7 +238,7 @@ def test_what_ray_cannot_translate_is_refused(trained, seq2seq, tmp_path):
     with (tmp_path / "out" / ".lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         refused = seq2seq("translate-ray", trained, *one)
-    assert "another process is translating into" in refused.stderr
+    assert "another process runs this command in" in refused.stderr
     assert (tmp_path / "x.txt").read_text() == "1\n"
 
 
