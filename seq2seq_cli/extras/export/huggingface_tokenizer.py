@@ -20,7 +20,8 @@ from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer, Tokenizers
 
 _NORMAL = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL  # type: ignore[attr-defined]
-_STAND_IN, _QUOTE = "\ufdd2", "\ufdd3"  # stand for these characters temporarily
+# Stand for these characters temporarily: in quoted text no digit follows QUOTE.
+_STAND_IN, _QUOTE = QUOTE + "0", QUOTE + "1"
 _UNQUOTING = (
     (QUOTE + QUOTE, _QUOTE),
     (QUOTE + STAND_IN, _STAND_IN),

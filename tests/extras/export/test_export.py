@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from faults.hostile_lines import ATOMS
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from number_task import FAST, numbers_config, write_config
 
@@ -226,6 +226,7 @@ def both_tokenizers(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "normalization"), ALL)
+@example(text="\ufdd2 \ufdd1\ufdd1\ufdd0\ufdd1")
 @given(text=odd_texts)
 def test_huggingface_tokenizer_gives_the_same_ids(kind, normalization, text):
     ours, theirs = both_tokenizers(kind, normalization)
