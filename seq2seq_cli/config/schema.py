@@ -8,10 +8,7 @@ error messages.
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-)
+from pydantic import BeforeValidator, Field
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.regularization import Consistency, SubwordSampling

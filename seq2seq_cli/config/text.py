@@ -20,13 +20,7 @@ from pydantic import (
 
 from seq2seq_cli.config.text_files import TextFile, is_given_now
 from seq2seq_cli.config.tokenizer import TagText
-from seq2seq_cli.config.types import (
-    Direction,
-    Free,
-    OnBadLine,
-    OnResume,
-    Section,
-)
+from seq2seq_cli.config.types import Direction, Free, OnBadLine, OnResume, Section
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.paths import files_by_varying_part, files_of, is_remote
 

@@ -16,14 +16,7 @@ from seq2seq_cli.config.tokenizer import SUBWORDS, TokenizerConfig
 from seq2seq_cli.config.types import TOKENIZER_KINDS, Normalization, Side, TokenizerKind
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text import quoting
-from seq2seq_cli.tokenizers.tokenizer import (
-    BOS_ID,
-    EOS_ID,
-    PAD_ID,
-    UNK_ID,
-    LearnedPiece,
-    Tokenizer,
-)
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, LearnedPiece, Tokenizer
 from seq2seq_cli.tokenizers.training_text import (
     MAX_LINE_BYTES,
     grapheme_clusters,

@@ -11,11 +11,7 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.metrics import METRICS
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.decoding.default_search import (
-    DefaultSearch,
-    MeasuredSearch,
-    read_default_search,
-)
+from seq2seq_cli.decoding.default_search import DefaultSearch, MeasuredSearch, read_default_search
 from seq2seq_cli.decoding.requests import NotFiniteError
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of

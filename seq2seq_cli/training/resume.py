@@ -8,13 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq_cli.config.loader import (
-    config_yaml,
-    flatten,
-    load_config,
-    resume_policies,
-    yaml_text,
-)
+from seq2seq_cli.config.loader import config_yaml, flatten, load_config, resume_policies, yaml_text
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig

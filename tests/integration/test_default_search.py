@@ -8,14 +8,7 @@ import pytest
 import yaml
 from bare_runs import stop_at
 from commands import Command
-from number_task import (
-    FAST,
-    as_ensemble,
-    number_pairs,
-    numbers_config,
-    write_config,
-    write_pairs,
-)
+from number_task import FAST, as_ensemble, number_pairs, numbers_config, write_config, write_pairs
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.loader import load_config

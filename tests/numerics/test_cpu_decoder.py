@@ -11,13 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from rounded_models import LINEAR, rounded
-from small_models import (
-    MODES,
-    build,
-    make_requests,
-    random_sources,
-    stepwise_logits,
-)
+from small_models import MODES, build, make_requests, random_sources, stepwise_logits
 from torch import Tensor, nn
 
 from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder, Precision

@@ -12,13 +12,7 @@ from types import FrameType, MethodType
 import numpy as np
 import pytest
 import torch
-from small_models import (
-    GREEDY,
-    MODES,
-    build,
-    make_requests,
-    random_sources,
-)
+from small_models import GREEDY, MODES, build, make_requests, random_sources
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, PlainDecoder

@@ -5,13 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from seq2seq_cli import plugins
-from seq2seq_cli.commands.check.audit import (
-    SHARED_RULES,
-    Example,
-    Finding,
-    SideAudit,
-    TextAudit,
-)
+from seq2seq_cli.commands.check.audit import SHARED_RULES, Example, Finding, SideAudit, TextAudit
 from seq2seq_cli.config.tokenizer import SUBWORDS
 from seq2seq_cli.console import counted
 from seq2seq_cli.text.leakage import Overlap, Repeats

@@ -12,14 +12,7 @@ from seq2seq_cli import plugins
 from seq2seq_cli.commands.init.split import split, split_files
 from seq2seq_cli.config.languages import languages_in_names
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.presets import (
-    PRESETS,
-    Choice,
-    Choices,
-    as_tree,
-    commented_yaml,
-    preset_for,
-)
+from seq2seq_cli.config.presets import PRESETS, Choice, Choices, as_tree, commented_yaml, preset_for
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import SIDES, PresetName, TokenizerKind

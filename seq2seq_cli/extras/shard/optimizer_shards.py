@@ -18,11 +18,7 @@ from torch import Size, Tensor
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import is_listed, read_json, reading, write_json
 from seq2seq_cli.model.weights import read_tensors
-from seq2seq_cli.training.checkpoints.optimizer_state import (
-    check_fit,
-    restore,
-    trained_parameters,
-)
+from seq2seq_cli.training.checkpoints.optimizer_state import check_fit, restore, trained_parameters
 from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Run
 
