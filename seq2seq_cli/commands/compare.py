@@ -74,8 +74,7 @@ def read_systems(
         raise UserError("give the text: --src and --ref, --pairs, or --test-set and --langs")
     if text is None:
         name, run = runs[0]  # whose own tag the other runs do not have
-        untagged = run.config.decoding.model_copy(update={"tag": None})
-        text = valid_text(run.config.model_copy(update={"decoding": untagged}), Path(name))
+        text = valid_text(run.config.updated(decoding={"tag": None}), Path(name))
     # Skipping a line would shift the translations in files.
     on_bad_line = "error" if files else runs[0][1].config.data.on_bad_line
     pairs = [pair for _, pair in readable_pairs(text, on_bad_line)]

@@ -12,7 +12,6 @@ from seq2seq_cli.processes import call_in_new_process
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.run import Hooks, TrainingState
-from seq2seq_cli.training.setup import with_training
 
 
 def verify_resume(config: Config, steps: int, interruptions: int) -> tuple[bool, str]:
@@ -24,7 +23,7 @@ def verify_resume(config: Config, steps: int, interruptions: int) -> tuple[bool,
     """
     if interruptions >= steps:
         raise UserError(f"--steps {steps} must be more than --interruptions {interruptions}")
-    config = with_training(config, max_hours=None)
+    config = config.updated(training={"max_hours": None})
     stops = [round(steps * part / (interruptions + 1)) for part in range(1, interruptions + 1)]
     with tempfile.TemporaryDirectory(prefix="seq2seq-verify-") as folder:
         whole, interrupted = Path(folder) / "whole", Path(folder) / "interrupted"

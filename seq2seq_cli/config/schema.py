@@ -6,7 +6,7 @@ error messages.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -366,6 +366,11 @@ class Config(Section):
                         "model.dropout, or choose simcut"
                     )
         return None
+
+    def updated(self, **sections: Mapping[str, Any]) -> Self:
+        """Return the config with other values in its sections."""
+        new = {n: getattr(self, n).model_copy(update=v) for n, v in sections.items()}
+        return self.model_copy(update=new)
 
     @property
     def train_text(self) -> ParallelText:

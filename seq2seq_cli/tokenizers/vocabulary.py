@@ -130,8 +130,7 @@ def with_vocab_size(config: Config, num_pairs: int) -> Config:
             for side in SIDES
         )
         found = VocabSizes(src=src, tgt=tgt)
-    settled = tokenizer.model_copy(update={"vocab_size": asked.resolve(found)})
-    return config.model_copy(update={"tokenizer": settled})
+    return config.updated(tokenizer={"vocab_size": asked.resolve(found)})
 
 
 def _vocab_size(config: Config, num_pairs: int, *sides: Side) -> int:

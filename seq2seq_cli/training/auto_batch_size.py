@@ -82,8 +82,7 @@ def find_tokens_per_batch(
     limited = sentences < wanted
     tokens = max(longest, int(used * sentences * longest * num_processes)) if limited else most
     logger.info(f"training.tokens_per_batch {tokens:,}" + (", as memory allows" if limited else ""))
-    training = config.training.model_copy(update={"tokens_per_batch": tokens})
-    return config.model_copy(update={"training": training})
+    return config.updated(training={"tokens_per_batch": tokens})
 
 
 class TrialModel(NamedTuple):

@@ -22,7 +22,6 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.choose_search import choose_search_of_ensemble
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.parallel.launcher import launch_each
-from seq2seq_cli.training.setup import with_training
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ def train_ensemble(
     works = {
         str(path := folder.member(number).path): functools.partial(
             train,
-            with_training(config, seed=config.training.seed + number - 1),
+            config.updated(training={"seed": config.training.seed + number - 1}),
             path,
             source=source,
             allow_changed=allow_changed,

@@ -14,7 +14,6 @@ from seq2seq_cli.config.schema import DEFAULT_WARMUP, TrainingConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.training.optimizers.schedules import Plan
 from seq2seq_cli.training.run import Run
-from seq2seq_cli.training.setup import with_training
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,8 @@ def plan_run(run: Run) -> None:
     state, old, training = run.state, run.state.plan, run.config.training
     most, hours = total_updates(run), training.max_hours
     if training.warmup_steps == "auto":
-        run.config = with_training(run.config, warmup_steps=min(DEFAULT_WARMUP, most // 10))
+        warmup_steps = min(DEFAULT_WARMUP, most // 10)
+        run.config = run.config.updated(training={"warmup_steps": warmup_steps})
     elif training.warmup_steps > most:
         limit = "max_steps" if most == training.max_steps else "max_epochs"
         raise UserError(

@@ -225,14 +225,8 @@ def _with_values_of(begun: Config, config: Config) -> Config:
     if not tokenizer.reuse or asks_for_another(config.tokenizer, tokenizer):
         sizes = config.tokenizer.vocab_size.resolve(tokenizer.vocab_size)
         tokenizer = config.tokenizer.model_copy(update={"vocab_size": sizes})
-    return config.model_copy(
-        update={
-            "training": config.training.model_copy(update=training),
-            "validation": config.validation.model_copy(update=validation),
-            "decoding": config.decoding.model_copy(update=decoding),
-            "tokenizer": tokenizer,
-        }
-    )
+    config = config.model_copy(update={"tokenizer": tokenizer})
+    return config.updated(training=training, validation=validation, decoding=decoding)
 
 
 def _is_path_of_same_text(

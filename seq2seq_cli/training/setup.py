@@ -2,7 +2,6 @@
 
 import logging
 import math
-from typing import Any
 
 import torch
 
@@ -143,7 +142,7 @@ def settle_interval(config: Config, cost: float, batches: BatchSampler) -> Confi
     epochs = cost / _SHARE_OF_VALIDATION
     updates = len(batches) / config.training.gradient_accumulation
     every = math.ceil(epochs if config.validation.unit == "epochs" else epochs * updates)
-    return _with(config, "validation", every=every)
+    return config.updated(validation={"every": every})
 
 
 def preprocess(config: Config, number: int, num_shards: int) -> tuple[int, int]:
@@ -196,14 +195,4 @@ def settle_metric(config: Config, valid: HeldOut) -> Config:
         metric = "bleu" if is_bleu else "chrf"
         if not is_bleu:
             logger.info("validation.metric chrf: only %s", reason)
-    return _with(config, "validation", metric=metric)
-
-
-def with_training(config: Config, **values: Any) -> Config:
-    """Return the config with other values in its section `training`."""
-    return _with(config, "training", **values)
-
-
-def _with(config: Config, section: str, **values: Any) -> Config:
-    changed = getattr(config, section).model_copy(update=values)
-    return config.model_copy(update={section: changed})
+    return config.updated(validation={"metric": metric})

@@ -175,8 +175,7 @@ def test_eval_computes_logits_in_chunks(trained, numbers):
     text = ParallelText.of(src=numbers / "train.src", tgt=numbers / "train.tgt")
     scores = []
     for tokens_per_batch, most_rows in ((500, 512), (100_000, 1_024)):  # packed ones: 64 n rows
-        training = loaded.config.training.model_copy(update={"tokens_per_batch": tokens_per_batch})
-        config = loaded.config.model_copy(update={"training": training})
+        config = loaded.config.updated(training={"tokens_per_batch": tokens_per_batch})
         translator = Translator(loaded.model, loaded.tokenizers, config)
         rows.clear()
         scores.append(evaluate_corpus(translator, text, decode=False, scoring=Scoring(())))

@@ -102,11 +102,9 @@ def test_config_of_a_run_is_complete(tmp_path):
 def test_a_run_keeps_its_values_when_its_preset_changes():
     """But for those that may change in a run, such as its length."""
     now = with_preset(config(), 10)
-    model = now.model.model_copy(update={"d_model": 64})
-    training = now.training.model_copy(update={"optimizer": "adamw", "max_steps": 9})
-    begun = now.model_copy(update={"model": model, "training": training})
+    begun = now.updated(model={"d_model": 64}, training={"optimizer": "adamw", "max_steps": 9})
     found = with_preset(config(preset="small", training={"seed": 7}), 0, begun)
-    assert (found.model, found.training.optimizer, found.training.seed) == (model, "adamw", 7)
+    assert (found.model, found.training.optimizer, found.training.seed) == (begun.model, "adamw", 7)
     assert found.training.max_steps == now.training.max_steps
     assert with_preset(config(preset="medium"), 0, begun).model.d_model != 64
 

@@ -93,8 +93,7 @@ def test_both_directions_have_the_vocabulary_of_one(tmp_path):
     config = config_of_text(tmp_path, [f"line {n}" for n in range(8_000)])
     sizes = []
     for direction in ("forward", "both"):
-        data = config.data.model_copy(update={"direction": direction})
-        given = config.model_copy(update={"data": data})
+        given = config.updated(data={"direction": direction})
         (counts,) = count_corpus(given.train_text, [], "error")
         num_pairs = counts.pairs // given.train_text.num_directions
         sizes.append(with_vocab_size(given, num_pairs).tokenizer.vocab_size)
