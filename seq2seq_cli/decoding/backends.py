@@ -6,7 +6,7 @@ PyTorch takes a second to import. It is imported where the library cannot do wha
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config, ModelConfig
@@ -26,33 +26,6 @@ if TYPE_CHECKING:
     from seq2seq_cli.model.transformer import Transformer
 
 Pairs = Sequence[tuple[Ids, Ids]]  # source and target ids without EOS
-
-
-class Backend(Protocol):
-    """Searches and scores with one model, or with several together."""
-
-    @property
-    def precision(self) -> Precision: ...
-
-    @property
-    def device_type(self) -> str:
-        """Return cpu or cuda."""
-
-    @property
-    def models(self) -> "tuple[Transformer, ...]": ...
-
-    @property
-    def decoder(self) -> "Decoder": ...
-
-    def search(
-        self, requests: Sequence[Request], config: DecodingConfig, tokenizer: Tokenizer
-    ) -> list[list[Hypothesis]]:
-        """See search/search.py: search; the tokenizer is the target's."""
-
-    def score(
-        self, pairs: Pairs, tokens_per_batch: int, *, with_attention: bool = False
-    ) -> list[GivenScore]:
-        """See search/scoring.py: score_given."""
 
 
 class StoredModel(NamedTuple):
@@ -131,6 +104,7 @@ class NativeBackend:
     def search(
         self, requests: Sequence[Request], config: DecodingConfig, tokenizer: Tokenizer
     ) -> list[list[Hypothesis]]:
+        """See search/search.py: search; the tokenizer is the target's."""
         if not native_search.can_search(requests, config):
             return _search_in_torch(self.decoder, requests, config, tokenizer)
         text_of = native_search.key_of_text(config, tokenizer)
@@ -140,6 +114,7 @@ class NativeBackend:
     def score(
         self, pairs: Pairs, tokens_per_batch: int, *, with_attention: bool = False
     ) -> list[GivenScore]:
+        """See search/scoring.py: score_given."""
         return native_search.score(
             self._exact, pairs, tokens_per_batch, with_attention=with_attention,
             threads=num_threads(),
@@ -178,6 +153,9 @@ class TorchBackend:
         from seq2seq_cli.decoding.search.scoring import score_given
 
         return score_given(self.models, pairs, tokens_per_batch, with_attention=with_attention)
+
+
+Backend = NativeBackend | TorchBackend  # searches and scores with one model, or with several
 
 
 def join(backends: Sequence[Backend]) -> Backend:

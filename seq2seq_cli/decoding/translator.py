@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.loader import load_config
@@ -350,9 +350,9 @@ def _backend(
     decoder: "Decoder | Precision",
     config: Config,
 ) -> Backend:
-    if isinstance(model, NativeBackend | TorchBackend):
+    if isinstance(model, Backend):
         return model
-    models = tuple(model) if isinstance(model, Sequence) else (cast("Transformer", model),)
+    models = tuple(model) if isinstance(model, Sequence) else (model,)
     if isinstance(decoder, str):
         return TorchBackend.of(models, decoder, config)
     return TorchBackend(models, decoder)

@@ -1,7 +1,7 @@
 """Greedy and beam search in C, for all that most people ask of a search; PyTorch is not needed.
 
-B sentences, S source positions, N translations of a sentence, T target positions, P target
-positions of all sentences.
+M models, B sentences, S source positions, N translations of a sentence, T target positions, P
+target positions of all sentences.
 """
 
 import ctypes
@@ -9,13 +9,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import addressof, byref
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.data.batch_plan import bucket_by_length, pad_rows
+from seq2seq_cli.decoding.engines.native_model import NativeModel
 from seq2seq_cli.decoding.given_score import GivenScore, normalized_rows
 from seq2seq_cli.decoding.requests import (
     IMPOSSIBLE,
@@ -32,24 +33,7 @@ _MOST_TOKENS = 1_024  # in a batch: keys and values of more do not stay in the p
 
 Array = NDArray[Any]
 Result = TypeVar("Result")
-
-
-class Model(Protocol):
-    """A model's weights as C reads them."""
-
-    encoder: native.Stack
-    decoder: native.Stack
-    source_eos: bool  # whether the encoder reads EOS
-
-    def positions(self, length: int) -> NDArray[np.float32]:
-        """Return at least the first `length` positions: vectors, TD, or rotations, TJ2."""
-
-    def places(self, src_BS: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the position of every token of the sources; None: 0, 1, 2, ...."""
-
-
-# One model, or the members of an ensemble.
-Models = Sequence[Model]
+Models = Sequence[NativeModel]  # one model, or the members of an ensemble
 
 
 def can_search(requests: Iterable[Request], config: DecodingConfig) -> bool:
@@ -190,18 +174,35 @@ def _score_batch(
     models: Models, pairs: Sequence[tuple[Ids, Ids]], with_attention: bool, threads: int
 ) -> list[GivenScore]:
     sources = _Sources(models[0], [[*src, EOS_ID] for src, _ in pairs])
+    longest = sources.structure.longest
     ids_BT = pad_rows([[*tgt, EOS_ID] for _, tgt in pairs], PAD_ID)
     lengths = [len(tgt) + 1 for _, tgt in pairs]
-    of_models, attentions = [], []
-    for model in models:
-        log_probs_P, attention_PS = _score_with(
-            model, sources, ids_BT, sum(lengths), with_attention, threads
+    rows = sum(lengths)
+    log_probs_MP = np.empty((len(models), rows), np.float32)
+    attention_MPS = np.zeros((len(models), rows, longest), np.float32) if with_attention else None
+    for number, model in enumerate(models):
+        targets = native.Targets(
+            *(PAD_ID, BOS_ID),
+            longest=ids_BT.shape[1],
+            rows=rows,
+            ids=ids_BT.ctypes.data,
+            log_probs=log_probs_MP[number].ctypes.data,
+            attention=None if attention_MPS is None else attention_MPS[number].ctypes.data,
         )
-        of_models.append(log_probs_P)
-        if attention_PS is not None:
-            attentions.append(attention_PS)
-    log_probs_P = np.logaddexp.reduce(of_models) - math.log(len(models))
-    mean_PS = np.mean(attentions, axis=0) if attentions else None
+        positions = model.positions(max(longest, ids_BT.shape[1]))
+        status = native.library().score(
+            byref(model.encoder),
+            byref(model.decoder),
+            positions.ctypes.data,
+            byref(sources.structure),
+            byref(targets),
+            threads,
+        )
+        _check(status)
+    if not np.isfinite(log_probs_MP).all():
+        raise not_finite()
+    log_probs_P = np.logaddexp.reduce(log_probs_MP) - math.log(len(models))
+    mean_PS = None if attention_MPS is None else np.mean(attention_MPS, axis=0)
     scores: list[GivenScore] = []
     ends = np.cumsum(lengths)
     for (src, _), start, end in zip(pairs, ends - lengths, ends, strict=True):
@@ -212,40 +213,10 @@ def _score_batch(
     return scores
 
 
-def _score_with(
-    model: Model, sources: "_Sources", ids_BT: Array, rows: int, with_attention: bool, threads: int
-) -> tuple[Array, Array | None]:
-    """Return the log-probability of every token, P, and its attention, PS, by one model."""
-    longest = sources.structure.longest
-    log_probs_P = np.empty(rows, np.float32)
-    attention_PS = np.zeros((rows, longest), np.float32) if with_attention else None
-    targets = native.Targets(
-        *(PAD_ID, BOS_ID),
-        longest=ids_BT.shape[1],
-        rows=rows,
-        ids=ids_BT.ctypes.data,
-        log_probs=log_probs_P.ctypes.data,
-        attention=None if attention_PS is None else attention_PS.ctypes.data,
-    )
-    positions = model.positions(max(longest, ids_BT.shape[1]))
-    status = native.library().score(
-        byref(model.encoder),
-        byref(model.decoder),
-        positions.ctypes.data,
-        byref(sources.structure),
-        byref(targets),
-        threads,
-    )
-    _check(status)
-    if not np.isfinite(log_probs_P).all():
-        raise not_finite()
-    return log_probs_P, attention_PS
-
-
 class _Sources:
     """The structure of some sources, and the arrays that it points to."""
 
-    def __init__(self, model: Model, sources: Sequence[Ids]) -> None:
+    def __init__(self, model: NativeModel, sources: Sequence[Ids]) -> None:
         if not model.source_eos:  # as model/layers.py: without_eos
             sources = [ids[:1] + ids[1:-1] for ids in sources]
         lengths = [len(ids) for ids in sources]

@@ -14,7 +14,7 @@ from seq2seq_cli import plugins
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import is_listed
 from seq2seq_cli.model.weights import read_tensors
-from seq2seq_cli.training.optimizers.optimizer import OwnWeights
+from seq2seq_cli.training.optimizers.schedule_free import ScheduleFreeAdamW
 
 if TYPE_CHECKING:
     from seq2seq_cli.training.run import Run
@@ -70,7 +70,7 @@ def restore(path: Path, tensors: Mapping[str, Tensor], run: "Run") -> None:
     for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")
         optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
-    if isinstance(optimizer, OwnWeights):
+    if isinstance(optimizer, ScheduleFreeAdamW):
         optimizer.after_load()
 
 

@@ -19,7 +19,7 @@ _SIZE = 0.1  # target RMS of an update, relative to lr
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon for the parameter groups whose `state` is Muon's, PyTorch's AdamW for the others.
+    """Muon for the first parameter group, PyTorch's AdamW for the others.
 
     Muon's update of a matrix W of A × B elements, with gradient G and momentum M, is::
 
@@ -30,8 +30,6 @@ class MuonWithAdamW(torch.optim.Optimizer):
     LLM Training*, section 2.2); they are half as large, as embeddings learn best at twice the rate
     of matrices. The same as `torch.optim.Muon` with `match_rms_adamw` and half the learning rate,
     which always computes in bf16: 100 times slower on a CPU without instructions for it.
-
-    The first parameter group is Muon's.
     """
 
     def __init__(
@@ -41,9 +39,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
         betas: tuple[float, float],
         eps: float,
     ) -> None:
-        groups = list(params)
-        super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
-        others = [group for group in self.param_groups if group["state"] != MUON_STATE]
+        super().__init__(params, {"lr": lr, "weight_decay": 0.0})
+        others = self.param_groups[1:]
         self._adamw = torch.optim.AdamW(others, lr=lr, betas=betas, eps=eps, fused=True)
         self._adamw.state = self.state
 
@@ -53,13 +50,13 @@ class MuonWithAdamW(torch.optim.Optimizer):
         assert closure is None, "the gradients are there already"
         self._adamw.step()
         by_shape = defaultdict(list)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if group["state"] == MUON_STATE and parameter.grad is not None:
-                    by_shape[parameter.shape].append(parameter)
-                    if not self.state[parameter]:
-                        self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        lr, decay = self.param_groups[0]["lr"], self.param_groups[0]["weight_decay"]
+        group = self.param_groups[0]
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                by_shape[parameter.shape].append(parameter)
+                if not self.state[parameter]:
+                    self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        lr, decay = group["lr"], group["weight_decay"]
         for shape, parameters in by_shape.items():
             gradients = [parameter.grad for parameter in parameters]
             momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ from torch import nn
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.types import OptimizerName
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.weights import Weights, is_matrix_of_layer
+from seq2seq_cli.model.weights import Weights, is_matrix_of_layer, unique_parameters
 from seq2seq_cli.training.optimizers.muon import MUON_STATE, MuonWithAdamW
 from seq2seq_cli.training.optimizers.schedule_free import ScheduleFreeAdamW
 
@@ -37,22 +37,11 @@ def _layers_apart(model: nn.Module, weight_decay: float) -> Groups:
     return [{"params": layers, "weight_decay": weight_decay, "state": MUON_STATE}, *others]
 
 
-@runtime_checkable
-class OwnWeights(Protocol):
-    """An optimizer whose model is not the parameters, which are where it computes gradients."""
-
-    def eval_weights(self, model: nn.Module) -> Weights:
-        """Return the weights to evaluate and save, by name."""
-
-    def after_load(self) -> None:
-        """Go on from a checkpoint: its weights are the parameters, and the state is loaded."""
-
-
 def trained_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> Weights:
     """Return the current weights to evaluate and save, which share memory with the run's."""
-    if isinstance(optimizer, OwnWeights):
+    if isinstance(optimizer, ScheduleFreeAdamW):
         return optimizer.eval_weights(model)
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return unique_parameters(model)
 
 
 class OptimizerKind(NamedTuple):
