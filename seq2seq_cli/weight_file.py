@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,34 +80,22 @@ def read_arrays(
     Raises UserError if the file has others or another hash than expected, and as
     `read_weight_file`.
     """
-    stored, sha256 = read_weights_of(path, shapes, expected_hash)
-    weights = {name: as_float32(stored[name]) for name in shapes}
-    for name, array in weights.items():
-        if not np.isfinite(array).all():
-            raise damaged_by_nan(path, name)
-    return weights, sha256
-
-
-def read_weights_of(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], expected_hash: str | None = None
-) -> WeightFile:
-    """Read a file with floating-point tensors of these shapes; see `read_arrays`."""
-    most_bytes = 8 * sum(map(_size, shapes.values())) + LONGEST_HEADER
-    file = read_weight_file(path, most_bytes)
+    most_bytes = 8 * sum(map(math.prod, shapes.values())) + LONGEST_HEADER
+    stored, sha256 = read_weight_file(path, most_bytes)
     found = {
         name: tensor.shape if tensor.dtype in FLOATS else "no floats"
-        for name, tensor in file.tensors.items()
+        for name, tensor in stored.items()
     }
     if found != shapes:
         differing = sorted(n for n in {*shapes, *found} if shapes.get(n) != found.get(n))
         raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
-    if expected_hash not in (None, file.sha256):
+    if expected_hash not in (None, sha256):
         raise UserError(f"{path} has changed since it was loaded; load the run again")
-    return file
-
-
-def damaged_by_nan(path: Path, name: str) -> DamagedFileError:
-    return DamagedFileError(f"{path} is damaged: {name} contains NaN or infinity")
+    weights = {name: as_float32(stored[name]) for name in shapes}
+    for name, array in weights.items():
+        if not np.isfinite(array).all():
+            raise DamagedFileError(f"{path} is damaged: {name} contains NaN or infinity")
+    return weights, sha256
 
 
 def parse_metadata(header: bytes) -> dict[str, Any]:
@@ -129,10 +118,6 @@ def hash_of(tensors: Mapping[str, StoredTensor], facts: Mapping[str, Any] | None
         digest.update(f"{name} torch.{tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.data)
     return digest.hexdigest()
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
 
 
 def as_float32(tensor: StoredTensor) -> NDArray[np.float32]:

@@ -20,11 +20,10 @@ from seq2seq_cli.weight_file import (
     FACTS,
     LONGEST_HEADER,
     StoredTensor,
-    damaged_by_nan,
     hash_of,
     parse_metadata,
+    read_arrays,
     read_weight_file,
-    read_weights_of,
 )
 
 IMPOSSIBLE = -100.0  # the bias of a row that a model lacks: e^-100 is no probability in fp32
@@ -175,30 +174,21 @@ def read_weights(
 ) -> Mapping[str, Tensor]:
     """Read weights for a model of this shape, in its types; they do not change the model.
 
-    Raises UserError as `read_weights_of`.
+    Raises UserError as `read_arrays`.
     """
     parameters = dict(model.named_parameters())
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    tensors = _as_tensors(read_weights_of(path, shapes, expected_hash).tensors)
-    # Other programs also write halves and doubles.
-    weights = {name: tensors[name].to(parameter.dtype) for name, parameter in parameters.items()}
-    for name, tensor in weights.items():
-        if not tensor.isfinite().all():
-            raise damaged_by_nan(path, name)
-    return weights
+    arrays, _ = read_arrays(path, shapes, expected_hash)
+    return {name: torch.from_numpy(arrays[name]).to(p.dtype) for name, p in parameters.items()}
 
 
-def read_tensors(path: Path, most_bytes: int | None = None) -> Mapping[str, Tensor]:
+def read_tensors(path: Path) -> Mapping[str, Tensor]:
     """Read a file of tensors, with the errors of `read_weight_file`."""
-    return _as_tensors(read_weight_file(path, most_bytes).tensors)
-
-
-def _as_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
     return {
         name: torch.frombuffer(data, dtype=getattr(torch, dtype)).view(shape)
         if data
         else torch.empty(shape, dtype=getattr(torch, dtype))
-        for name, (dtype, shape, data) in stored.items()
+        for name, (dtype, shape, data) in read_weight_file(path).tensors.items()
     }
 
 

@@ -30,7 +30,7 @@ from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import rotations
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import read_weights, save_tensors, unique_parameters
+from seq2seq_cli.model.weights import save_tensors, unique_parameters
 from seq2seq_cli.native import library as native
 from seq2seq_cli.weight_file import read_arrays
 
@@ -171,19 +171,19 @@ def test_a_copy_from_another_process_gives_the_same_translations(precision):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_weights_of_other_types_are_read_as_in_pytorch(dtype, tmp_path):
     model, path = build(0), tmp_path / "x.safetensors"
-    save_tensors({n: weight.to(dtype) for n, weight in unique_parameters(model).items()}, path)
-    expected = read_weights(path, model)
+    expected = {n: weight.to(dtype) for n, weight in unique_parameters(model).items()}
+    save_tensors(expected, path)
     found, _ = read_arrays(path, shapes_of(model))
     assert found.keys() == expected.keys()
     for name, array in found.items():
-        np.testing.assert_array_equal(array, expected[name].numpy())
+        np.testing.assert_array_equal(array, expected[name].float().numpy())
 
 
 def flipped(content: bytes) -> bytes:
     return content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]
 
 
-def test_damaged_weights_give_the_same_error_with_and_without_pytorch(tmp_path):
+def test_damaged_weights_are_refused(tmp_path):
     model = build(0)
     whole = saved(model, tmp_path / "x.safetensors").read_bytes()
     nan = unique_parameters(model) | {"projection.weight": torch.full((12, 16), torch.nan)}
@@ -193,15 +193,10 @@ def test_damaged_weights_give_the_same_error_with_and_without_pytorch(tmp_path):
     damaged = {"empty": b"", "cut": whole[:-5], "flipped": flipped(whole), "header": b"\xff" * 99}
     for name, content in damaged.items():
         (tmp_path / name).write_bytes(content)
-    for name in (*damaged, "nan", "other", "whole", "missing"):
-        with pytest.raises(UserError) as with_pytorch:
-            read_weights(tmp_path / name, model)
-        with pytest.raises(UserError) as without:
+    reasons = dict.fromkeys(damaged, "is damaged") | {"nan": "NaN", "missing": "is missing"}
+    for name, reason in (reasons | dict.fromkeys(("other", "whole"), "not fit")).items():
+        with pytest.raises(UserError, match=reason):
             read_arrays(tmp_path / name, shapes_of(model))
-        assert (type(without.value), str(without.value)) == (
-            type(with_pytorch.value),
-            str(with_pytorch.value),
-        )
 
 
 def test_an_edit_of_any_file_of_the_model_changes_the_hash(tmp_path):

@@ -11,7 +11,7 @@ B sentences, T positions of either side; 2 passes, and the other letters of `cro
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,14 +19,13 @@ from torch import Tensor
 from seq2seq_cli.config.regularization import Consistency, ConsistencyKind
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.model.device import activation_dtype, choose_bf16
+from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 from seq2seq_cli.training.losses.cross_entropy import (
     BatchLoss,
     FusedLoss,
     Losses,
-    fused_cross_entropy,
     with_bias_as_input,
 )
 
@@ -116,55 +115,36 @@ def draw_cutoff(ids_BT: Tensor, probability: float) -> Tensor:
 def two_pass_loss(
     states_RD: Tensor, projection_VD: Tensor, labels_R: Tensor, label_smoothing: float, terms: Terms
 ) -> Losses:
-    """As `sequence_loss`, for two passes: the first half of the tokens, and the second half."""
-    total, divergence = _TwoPassLoss.apply(  # type: ignore[no-untyped-call]
-        states_RD, projection_VD, labels_R, label_smoothing, terms, activation_dtype(states_RD)
-    )
-    return Losses(total, {"consistency": divergence})
+    """As `sequence_loss`, for two passes: the first half of the tokens, and the second half.
 
-
-class _TwoPassLoss(FusedLoss):
-    """The weighted cross-entropies of both passes and the divergences, with their gradients.
-
-    With d = logits of the first pass - logits of the second and Z the sums of the exponentials of
-    the logits, KL(p‖q) = E_p d - log Z_p + log Z_q. The gradient of KL(p‖q) by the logits is
-    p (d - E_p d) for the first pass and q - p for the second.
+    The weighted cross-entropies of both passes and the divergences. With d = logits of the first
+    pass - logits of the second and Z the sums of the exponentials of the logits, KL(p‖q) = E_p d -
+    log Z_p + log Z_q. The gradient of KL(p‖q) by the logits is p (d - E_p d) for the first pass and
+    q - p for the second.
     """
+    means = [states_RD.new_zeros(2, 0, dtype=torch.float32)]  # E_p d and E_q d of each chunk
+    first, second = terms.cross_entropy
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        states_RD: Tensor,
-        projection_VD: Tensor,
-        labels_R: Tensor,
-        smoothing: float,
-        terms: Terms,
-        dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor]:
-        means = [states_RD.new_zeros(2, 0, dtype=torch.float32)]  # E_p d and E_q d of each chunk
-        first, second = terms.cross_entropy
-
-        def to_gradients(logits_2CV: Tensor, p_2CV: Tensor) -> None:
-            differences_CV = logits_2CV[0] - logits_2CV[1]
-            p_CV, q_CV = p_2CV
-            means_2C = torch.stack(
-                [(x_CV * differences_CV).sum(-1, dtype=torch.float32) for x_CV in (p_CV, q_CV)]
-            )
-            mean_p_C1, mean_q_C1 = means_2C[..., None].to(p_CV.dtype)
-            dp_CV = (differences_CV - mean_p_C1).mul_(terms.forward).add_(first + terms.backward)
-            dp_CV.mul_(p_CV).sub_(q_CV, alpha=terms.backward)
-            dq_CV = (differences_CV - mean_q_C1).mul_(-terms.backward).add_(second + terms.forward)
-            dq_CV.mul_(q_CV).sub_(p_CV, alpha=terms.forward)
-            p_CV.copy_(dp_CV)
-            q_CV.copy_(dq_CV)
-            means.append(means_2C)
-
-        loss, log_z_2N = fused_cross_entropy(
-            ctx, states_RD, projection_VD, labels_R, smoothing, dtype, (first, second), to_gradients
+    def to_gradients(logits_2CV: Tensor, p_2CV: Tensor) -> None:
+        differences_CV = logits_2CV[0] - logits_2CV[1]
+        p_CV, q_CV = p_2CV
+        means_2C = torch.stack(
+            [(x_CV * differences_CV).sum(-1, dtype=torch.float32) for x_CV in (p_CV, q_CV)]
         )
-        means_2N = torch.cat(means, 1)
-        shift_N = log_z_2N[0] - log_z_2N[1]
-        kl_p_q_N, kl_q_p_N = means_2N[0] - shift_N, shift_N - means_2N[1]
-        divergence = (terms.forward * kl_p_q_N + terms.backward * kl_q_p_N).sum()
-        ctx.mark_non_differentiable(divergence)
-        return loss + divergence, divergence
+        mean_p_C1, mean_q_C1 = means_2C[..., None].to(p_CV.dtype)
+        dp_CV = (differences_CV - mean_p_C1).mul_(terms.forward).add_(first + terms.backward)
+        dp_CV.mul_(p_CV).sub_(q_CV, alpha=terms.backward)
+        dq_CV = (differences_CV - mean_q_C1).mul_(-terms.backward).add_(second + terms.forward)
+        dq_CV.mul_(q_CV).sub_(p_CV, alpha=terms.forward)
+        p_CV.copy_(dp_CV)
+        q_CV.copy_(dq_CV)
+        means.append(means_2C)
+
+    loss, log_z_2N = FusedLoss.apply(  # type: ignore[no-untyped-call]
+        states_RD, projection_VD, labels_R, label_smoothing, (first, second), to_gradients
+    )
+    means_2N = torch.cat(means, 1)
+    shift_N = log_z_2N[0] - log_z_2N[1]
+    kl_p_q_N, kl_q_p_N = means_2N[0] - shift_N, shift_N - means_2N[1]
+    divergence = (terms.forward * kl_p_q_N + terms.backward * kl_q_p_N).sum()
+    return Losses(loss + divergence, {"consistency": divergence})

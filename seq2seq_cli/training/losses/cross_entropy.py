@@ -96,55 +96,13 @@ def sequence_loss(
     pass, while a chunk's probabilities are in memory. Under autocast the products are in its type.
     Has no second derivatives.
     """
-    dtype = activation_dtype(states_RD)
-    loss: Tensor = _SequenceLoss.apply(states_RD, projection_VD, labels_R, label_smoothing, dtype)  # type: ignore[no-untyped-call]
+    loss: Tensor
+    loss, _ = FusedLoss.apply(states_RD, projection_VD, labels_R, label_smoothing)  # type: ignore[no-untyped-call]
     return loss
 
 
 class FusedLoss(torch.autograd.Function):
-    """A loss whose `forward` computes its gradients too."""
-
-    @staticmethod
-    def save(ctx: Any, states_RD: Tensor, rows: Tensor, dx: Tensor, dw_VD: Tensor) -> None:
-        """Save the gradients of the given rows of the states, and of the projection."""
-        dx_RD = torch.zeros_like(states_RD)
-        dx_RD[rows] = dx.to(states_RD.dtype)
-        ctx.save_for_backward(dx_RD, dw_VD)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        dx_RD, dw_VD = ctx.saved_tensors
-        return dx_RD.mul_(gradient), dw_VD.mul_(gradient), None, None, None, None
-
-
-class _SequenceLoss(FusedLoss):
-    """The loss of a single pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        states_RD: Tensor,
-        projection_VD: Tensor,
-        labels_R: Tensor,
-        smoothing: float,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        loss, _ = fused_cross_entropy(ctx, states_RD, projection_VD, labels_R, smoothing, dtype)
-        return loss
-
-
-def fused_cross_entropy(
-    ctx: Any,
-    states_RD: Tensor,
-    projection_VD: Tensor,
-    labels_R: Tensor,
-    smoothing: float,
-    dtype: torch.dtype,
-    weights: Sequence[float] = (1.0,),
-    to_gradients: Callable[[Tensor, Tensor], None] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the loss, and log Z [K, N], Z the sums of the exponentials of the logits.
+    """The loss, with its gradients, and log Z [K, N], Z the sums of the exponentials of the logits.
 
     With p = softmax(W x), y the label and ε the smoothing, of one position::
 
@@ -153,51 +111,65 @@ def fused_cross_entropy(
 
     Only p needs products chunk by chunk; the other terms are sums over rows of x or W. The passes
     have `weights`. `to_gradients` gets the logits and p of each chunk, both KCV, and turns p in
-    place into the gradients that take its place above. Saves the gradients in `ctx`.
+    place into the gradients that take its place above.
     """
-    passes = len(weights)
-    tokens_KN = (labels_R != IGNORE_INDEX).nonzero()[:, 0].view(passes, -1)
-    y_N, x_KND = labels_R[tokens_KN[0]], states_RD[tokens_KN]
-    dw_VD, w_VD = torch.zeros_like(projection_VD), projection_VD.to(dtype)
-    x_KPD = filled_up(x_KND.to(dtype))
-    dx_KPD = torch.empty_like(x_KPD)
-    y_KP = F.pad(y_N, (0, x_KPD.size(1) - len(y_N))).repeat(passes, 1)
-    logit_y_KP, log_p_y_KP = x_KPD.new_empty(2, *y_KP.shape, dtype=torch.float32)
-    with torch.autocast(x_KND.device.type, enabled=False):
-        for chunk in chunks(x_KPD, len(w_VD)):
-            x_RD, y_R = x_KPD[:, chunk].flatten(0, 1), y_KP[:, chunk].flatten()
-            logits_RV = x_RD @ w_VD.T
-            p_RV, *of_labels = fused.softmax(logits_RV, y_R, in_place=to_gradients is None)
-            for all_KP, some_R in zip((logit_y_KP, log_p_y_KP), of_labels, strict=True):
-                all_KP[:, chunk] = some_R.view(passes, -1)
-            p_KCV, tokens = p_RV.view(passes, -1, len(w_VD)), slice(len(y_N) - chunk.start)
-            p_KCV[:, tokens.stop :] = 0
-            if to_gradients is not None:
-                to_gradients(logits_RV.view_as(p_KCV)[:, tokens], p_KCV[:, tokens])
-            dx_KPD[:, chunk] = (p_RV @ w_VD).view(passes, -1, w_VD.size(1))
-            dw_VD += p_RV.T @ x_RD
-        logit_y_KN, log_p_y_KN = logit_y_KP[:, : len(y_N)], log_p_y_KP[:, : len(y_N)]
-        dx_KND = dx_KPD[:, : len(y_N)].float()
-        weights_K1 = x_KND.new_tensor(weights, dtype=torch.float32)[:, None]
-        x_ND = (weights_K1[..., None] * x_KND.float()).sum(0)
-        sum_x_D, sum_w_D = x_ND.sum(0), projection_VD.sum(0)
-        uniform = smoothing / len(w_VD)
-        loss: Tensor = (weights_K1 * (smoothing * logit_y_KN - log_p_y_KN)).sum()
-        loss -= uniform * (sum_x_D @ sum_w_D)
-        dx_KND -= weights_K1[..., None] * (uniform * sum_w_D)
-        dx_KND -= weights_K1[..., None] * ((1 - smoothing) * projection_VD[y_N])
-        dw_VD -= uniform * sum_x_D
-        dw_VD.index_add_(0, y_N, x_ND, alpha=smoothing - 1)
-    FusedLoss.save(ctx, states_RD, tokens_KN, dx_KND, dw_VD)
-    return loss, logit_y_KN - log_p_y_KN
 
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states_RD: Tensor,
+        projection_VD: Tensor,
+        labels_R: Tensor,
+        smoothing: float,
+        weights: Sequence[float] = (1.0,),
+        to_gradients: Callable[[Tensor, Tensor], None] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        passes = len(weights)
+        tokens_KN = (labels_R != IGNORE_INDEX).nonzero()[:, 0].view(passes, -1)
+        y_N, x_KND = labels_R[tokens_KN[0]], states_RD[tokens_KN]
+        dtype = activation_dtype(states_RD)
+        dw_VD, w_VD = torch.zeros_like(projection_VD), projection_VD.to(dtype)
+        x_KPD = F.pad(x_KND.to(dtype), (0, 0, 0, -x_KND.size(1) % _CHUNK_STEP))
+        dx_KPD = torch.empty_like(x_KPD)
+        y_KP = F.pad(y_N, (0, x_KPD.size(1) - len(y_N))).repeat(passes, 1)
+        logit_y_KP, log_p_y_KP = x_KPD.new_empty(2, *y_KP.shape, dtype=torch.float32)
+        with torch.autocast(x_KND.device.type, enabled=False):
+            for chunk in chunks(x_KPD, len(w_VD)):
+                x_RD, y_R = x_KPD[:, chunk].flatten(0, 1), y_KP[:, chunk].flatten()
+                logits_RV = x_RD @ w_VD.T
+                p_RV, *of_labels = fused.softmax(logits_RV, y_R, in_place=to_gradients is None)
+                for all_KP, some_R in zip((logit_y_KP, log_p_y_KP), of_labels, strict=True):
+                    all_KP[:, chunk] = some_R.view(passes, -1)
+                p_KCV, tokens = p_RV.view(passes, -1, len(w_VD)), slice(len(y_N) - chunk.start)
+                p_KCV[:, tokens.stop :] = 0
+                if to_gradients is not None:
+                    to_gradients(logits_RV.view_as(p_KCV)[:, tokens], p_KCV[:, tokens])
+                dx_KPD[:, chunk] = (p_RV @ w_VD).view(passes, -1, w_VD.size(1))
+                dw_VD += p_RV.T @ x_RD
+            logit_y_KN, log_p_y_KN = logit_y_KP[:, : len(y_N)], log_p_y_KP[:, : len(y_N)]
+            dx_KND = dx_KPD[:, : len(y_N)].float()
+            weights_K1 = x_KND.new_tensor(weights, dtype=torch.float32)[:, None]
+            x_ND = (weights_K1[..., None] * x_KND.float()).sum(0)
+            sum_x_D, sum_w_D = x_ND.sum(0), projection_VD.sum(0)
+            uniform = smoothing / len(w_VD)
+            loss: Tensor = (weights_K1 * (smoothing * logit_y_KN - log_p_y_KN)).sum()
+            loss -= uniform * (sum_x_D @ sum_w_D)
+            dx_KND -= weights_K1[..., None] * (uniform * sum_w_D)
+            dx_KND -= weights_K1[..., None] * ((1 - smoothing) * projection_VD[y_N])
+            dw_VD -= uniform * sum_x_D
+            dw_VD.index_add_(0, y_N, x_ND, alpha=smoothing - 1)
+        dx_RD = torch.zeros_like(states_RD)
+        dx_RD[tokens_KN] = dx_KND.to(states_RD.dtype)
+        ctx.save_for_backward(dx_RD, dw_VD)
+        log_z_KN = logit_y_KN - log_p_y_KN
+        ctx.mark_non_differentiable(log_z_KN)
+        return loss, log_z_KN
 
-def filled_up(x_KND: Tensor) -> Tensor:
-    """Return x with rows of zeros, KPD, so that all chunks are multiples of `_CHUNK_STEP`."""
-    passes, num_rows, d_model = x_KND.shape
-    x_KPD = x_KND.new_zeros(passes, -(-num_rows // _CHUNK_STEP) * _CHUNK_STEP, d_model)
-    x_KPD[:, :num_rows] = x_KND
-    return x_KPD
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        dx_RD, dw_VD = ctx.saved_tensors
+        return dx_RD.mul_(gradient), dw_VD.mul_(gradient), None, None, None, None
 
 
 def chunks(x_KPD: Tensor, vocabulary: int) -> list[slice]:
