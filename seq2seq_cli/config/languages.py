@@ -5,12 +5,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seq2seq_cli import plugins
-from seq2seq_cli.config.text import Corpus, DataConfig, without_compression
+from seq2seq_cli.config.text import Corpus, DataConfig, is_language, without_compression
 from seq2seq_cli.errors import UserError, short
 
-_AS_OPTION = re.compile(
-    r"([A-Za-z]{2,3}(?:_[A-Za-z0-9]{2,8})*)-([A-Za-z]{2,3}(?:_[A-Za-z0-9]{2,8})*)"
-)
 _IN_A_NAME = re.compile(r"([A-Za-z]{2})(?:[-_]([A-Za-z]{2,4}))?")
 
 
@@ -46,12 +43,13 @@ def languages_in_names(corpus: Corpus) -> LanguagePair | None:
 
 def languages_from_option(given: str) -> LanguagePair:
     """Read the languages of an option such as `--langs de-en` or `--langs de-pt_BR`."""
-    if not (match := _AS_OPTION.fullmatch(given)):
+    codes = [code.replace("_", "-") for code in given.split("-")]
+    if len(codes) != 2 or not all(map(is_language, codes)):
         raise UserError(
             f"--langs {short(given)}: write two language codes, as in de-en; one with a region has "
             "an underscore, as in de-pt_BR"
         )
-    return LanguagePair(*(code.replace("_", "-") for code in match.groups()))
+    return LanguagePair(*codes)
 
 
 def language_name(code: str) -> str:

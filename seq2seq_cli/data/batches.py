@@ -33,9 +33,10 @@ class Batch:
         return self.src_BS.numel() + self.labels_BT.numel()
 
     def shard(self, count: int, first: int) -> "Batch":
-        """Return every `count`-th pair from `first` on, or an empty batch if there is none."""
-        if first >= len(self.src_BS):
-            return self.empty_like()
+        """Return every `count`-th pair from `first` on, or one without labels if there is none."""
+        if first >= len(self.src_BS):  # a pair whose loss and gradients are zero
+            labels_BT = torch.full_like(self.labels_BT[:1], IGNORE_INDEX)
+            return Batch(self.src_BS[:1], self.tgt_in_BT[:1], labels_BT, 0, 0)
         src_BS, tgt_in_BT, labels_BT = (
             ids[first::count] for ids in (self.src_BS, self.tgt_in_BT, self.labels_BT)
         )
@@ -43,11 +44,6 @@ class Batch:
         num_src_tokens = int((src_BS != PAD_ID).sum())
         numbers_B = None if self.numbers_B is None else self.numbers_B[first::count]
         return Batch(src_BS, tgt_in_BT, labels_BT, num_tokens, num_src_tokens, numbers_B)
-
-    def empty_like(self) -> "Batch":
-        """Return one pair without labels: its loss and gradients are zero."""
-        labels_BT = torch.full_like(self.labels_BT[:1], IGNORE_INDEX)
-        return Batch(self.src_BS[:1], self.tgt_in_BT[:1], labels_BT, 0, 0)
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device; only kernels for CPUs use the numbers."""

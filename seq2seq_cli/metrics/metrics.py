@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Self
 
-import regex
-
 from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, TEXT_METRICS, Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import TOKENIZER_KINDS, BleuTokenize
@@ -20,8 +18,7 @@ from seq2seq_cli.metrics.references import PublicTestSet, References, Texts
 from seq2seq_cli.metrics.significance import SEED, Interval, LineStatistics, interval_of
 from seq2seq_cli.plugins import implementation
 from seq2seq_cli.text.words import split_words
-
-_CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
+from seq2seq_cli.tokenizers.training_text import CLUSTER
 
 
 def spaced(line: str, *, lowercase: bool) -> str:
@@ -41,7 +38,7 @@ class Units(NamedTuple):
 WORDS = Units("words", split_words, " ", "symbol_error_rate")
 SYMBOLS = Units("symbols", str.split, " ", "symbol_error_rate")
 CHARACTERS = Units("characters", list, "", "cer")
-CLUSTERS = CHARACTERS._replace(split=_CLUSTER.findall)  # several code points are one character
+CLUSTERS = CHARACTERS._replace(split=CLUSTER.findall)  # several code points are one character
 
 
 def units_of(config: Config) -> tuple[Units, Units]:

@@ -79,10 +79,6 @@ class CorpusCounts:
     def pairs(self) -> int:
         return self.lines - self.bad - self.empty
 
-    def read_times(self, times: int) -> None:
-        """Multiply all counts, except the overlap."""
-        self.lines, self.bad, self.empty = times * self.lines, times * self.bad, times * self.empty
-
 
 def count_pairs(text: ParallelText, on_bad_line: OnBadLine, counts: CorpusCounts) -> Iterator[Pair]:
     """Yield the usable pairs and count all lines.

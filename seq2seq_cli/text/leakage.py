@@ -39,7 +39,10 @@ def count_corpus(
         if wanted and source_hash(pair) in wanted:
             leaked.add(pair)
     for text, count in zip((train, *held_out), counts, strict=True):
-        count.read_times(text.num_directions)
+        times = text.num_directions
+        count.lines, count.bad, count.empty = (
+            times * each for each in (count.lines, count.bad, count.empty)
+        )
     for own, count in zip(hashes, counts[1:], strict=True):
         count.overlap = own.found_in(leaked).sources.count
     return counts

@@ -92,12 +92,8 @@ class SentencePieceTokenizer(Tokenizer):
         return encoded(self._processor, prepared, int, num_threads)
 
     def to_inner_ids(self, text: str) -> list[int]:
-        ids: list[int] = self._without_first_space.encode(quoting.prepare(text))
+        ids: list[int] = without_first_space(self.model).encode(quoting.prepare(text))
         return ids
-
-    @functools.cached_property
-    def _without_first_space(self) -> sentencepiece.SentencePieceProcessor:
-        return without_first_space(self.model)
 
     def to_pieces(self, text: str) -> list[str]:
         return list(self._processor.encode(quoting.prepare(text), out_type=str))
@@ -161,6 +157,7 @@ def encoded(
     return list(processor.encode(lines, out_type=out_type, num_threads=num_threads))
 
 
+@functools.lru_cache(maxsize=4)
 def without_first_space(model: bytes) -> sentencepiece.SentencePieceProcessor:
     """Return the processor of a model that puts no space before a text."""
     processor = sentencepiece.SentencePieceProcessor()

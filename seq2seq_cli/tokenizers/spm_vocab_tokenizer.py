@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
-import sentencepiece
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from seq2seq_cli.config.tokenizer import TokenizerConfig
@@ -139,13 +138,8 @@ class SpmVocabTokenizer(Tokenizer):
         ]
 
     def to_inner_ids(self, text: str) -> list[int]:
-        return self._ids_of_pieces(
-            self._without_first_space.encode(self._prepared(text), out_type=str)
-        )
-
-    @functools.cached_property
-    def _without_first_space(self) -> sentencepiece.SentencePieceProcessor:
-        return without_first_space(self.spm)
+        processor = without_first_space(self.spm)
+        return self._ids_of_pieces(processor.encode(self._prepared(text), out_type=str))
 
     def _ids_of_pieces(self, pieces: Sequence[str]) -> list[int]:
         return [self._known.get(piece, UNK_ID) for piece in pieces]

@@ -17,7 +17,7 @@ from seq2seq_cli.errors import UserError
 MAX_LINE_BYTES = 65_536  # the vocabulary is not learned from longer lines
 MAX_CHARACTERS = 1 << 31  # in all lines together, which SentencePiece keeps in memory
 _LINES_AT_ONCE = 10_000
-_CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
+CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
 
 # `min_character_frequency: auto`. An entry is worth its frequency. The frequency of the rarest
 # pieces of a vocabulary grows with the text, as does the frequency of noise.
@@ -100,6 +100,6 @@ def grapheme_clusters(lines: Iterable[str], most: int) -> list[str]:
 
     Clusters that cannot be entries of a vocabulary, such as a mark on a space, are left out.
     """
-    clusters = (x for line in lines for x in _CLUSTER.findall(line) if len(x) > 1)
+    clusters = (x for line in lines for x in CLUSTER.findall(line) if len(x) > 1)
     found = {x: count for x, count in Counter(clusters).items() if is_symbol(x)}
     return sorted(sorted(found, key=lambda x: (-found[x], x))[:most])

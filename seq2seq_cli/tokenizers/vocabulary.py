@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -19,14 +18,12 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import features_in, read_pairs
 from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.text.quoting import SPACE
-from seq2seq_cli.tokenizers.tokenizer import Tokenizer, fit_tokenizers, save_tokenizers
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, fit_tokenizers, save_tokenizers
 from seq2seq_cli.tokenizers.training_text import LEAST_FREQUENCY, num_frequent_characters
 
 logger = logging.getLogger(__name__)
 
 _EXAMPLES = 3
-_BYTE = re.compile("<0x[0-9A-F]{2}>")
-_NUM_SPECIAL = 4
 
 # Sentence pairs, and a number of subwords that translates well after training on them. From a
 # million on they are from Gowda & May 2020, "Finding the Optimal Vocabulary Size for Neural
@@ -53,9 +50,10 @@ def audit_vocabulary(
     """Find the entries that are rare characters; `counts`: of each token in the training text."""
     frequencies: Counter[str] = Counter()
     single: list[str] = []
-    for piece, count in list(zip(tokenizer.pieces(), counts, strict=True))[_NUM_SPECIAL:]:
+    for token, (piece, count) in enumerate(zip(tokenizer.pieces(), counts, strict=True)):
         text = piece.replace(SPACE, "")
-        if piece in symbols or piece in tokenizer.features or _BYTE.fullmatch(piece):
+        is_special = token <= EOS_ID or tokenizer.is_byte(token)
+        if is_special or piece in symbols or piece in tokenizer.features:
             continue
         single += [text] if len(text) == 1 else []
         for character in text:

@@ -166,7 +166,8 @@ def _best_beam(translator: Translator, beam: int, sample: Sample) -> MeasuredSea
 
 
 def _measure(translator: Translator, beam: int, penalty: float, sample: Sample) -> MeasuredSearch:
-    searching = _with_search(translator, beam, penalty)
+    search = {"beam_size": beam, "length_penalty": penalty, "n_best": 1}
+    searching = translator.with_options(translator.config.decoding.model_copy(update=search))
     started = time.perf_counter()
     found = searching.search(sample.inputs, report=nothing)
     seconds = time.perf_counter() - started
@@ -176,8 +177,3 @@ def _measure(translator: Translator, beam: int, penalty: float, sample: Sample) 
         score=sample.score([best.text for best, *_ in found]),
         sentences_per_second=len(found) / seconds,
     )
-
-
-def _with_search(translator: Translator, beam: int, penalty: float) -> Translator:
-    search = {"beam_size": beam, "length_penalty": penalty, "n_best": 1}
-    return translator.with_options(translator.config.decoding.model_copy(update=search))

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from seq2seq_cli.config.schema import MOST_SKIPPED
 from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.model.packing import Padded
 from seq2seq_cli.model.weights import Weights
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
@@ -23,7 +23,6 @@ from seq2seq_cli.training.step import StepResult, seed_dropout
 logger = logging.getLogger(__name__)
 
 _SHOWN = 3  # sentences, parameters, modules
-_WIDTH = 70  # characters of a sentence
 
 
 def handle_nonfinite(run: Run, batches: Sequence[Batch], result: StepResult) -> None:
@@ -130,12 +129,8 @@ def _describe(batch: Batch, tokenizers: Tokenizers) -> list[str]:
     return [
         describe_shape(batch),
         *(
-            f"{_cut(tokenizers.src.to_text(src))} → "
-            f"{_cut(tokenizers.tgt.to_text([label for label in labels if label >= 0]))}"
+            f"{short(tokenizers.src.to_text(src))} → "
+            f"{short(tokenizers.tgt.to_text([label for label in labels if label >= 0]))}"
             for src, labels in itertools.islice(pairs, _SHOWN)
         ),
     ]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 
 from seq2seq_cli.processes import has_terminal
 from seq2seq_cli.training.parallel.process_group import is_started_by_torchrun
@@ -48,7 +47,7 @@ def stop_on_signals(parallel: SingleProcess) -> Iterator[StopRequest]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     received: dict[int, float] = {}
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: object) -> None:
         if number in received and time.monotonic() - received[number] >= _seconds_of_copies(number):
             signal.signal(number, before[signal.Signals(number)])
             signal.raise_signal(number)

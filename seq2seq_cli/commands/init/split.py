@@ -13,7 +13,7 @@ from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import SIDES
 from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import fsync
+from seq2seq_cli.files import replacing
 from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs
 from seq2seq_cli.text.leakage import normalized
 
@@ -53,26 +53,18 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
     bounds = [int(source) for source in sources[ends[1:]]]  # where the next part begins
     folder.mkdir(parents=True, exist_ok=True)
     sizes = dict.fromkeys(files, 0)
-    partial = {
-        (part, side): path.with_name(f"{path.name}.part")
-        for part, sides in files.items()
-        for side, path in sides.items()
-    }
     names = list(files)
-    try:
-        with ExitStack() as stack:
-            opened = {key: stack.enter_context(path.open("wb")) for key, path in partial.items()}
-            for pair in count_pairs(given, "skip", CorpusCounts()):
-                part = names[bisect.bisect_right(bounds, _key(pair))]
-                sizes[part] += 1
-                for side, text in zip(SIDES, (pair.source_line, pair.tgt), strict=True):
-                    opened[part, side].write(f"{text}\n".encode())
-        for (part, name), path in partial.items():
-            fsync(path)
-            path.replace(files[part][name])
-    finally:
-        for path in partial.values():
-            path.unlink(missing_ok=True)
+    with ExitStack() as complete, ExitStack() as stack:
+        opened = {
+            (part, side): stack.enter_context(complete.enter_context(replacing(path)).open("wb"))
+            for part, sides in files.items()
+            for side, path in sides.items()
+        }
+        for pair in count_pairs(given, "skip", CorpusCounts()):
+            part = names[bisect.bisect_right(bounds, _key(pair))]
+            sizes[part] += 1
+            for side, text in zip(SIDES, (pair.source_line, pair.tgt), strict=True):
+                opened[part, side].write(f"{text}\n".encode())
     return sizes
 
 

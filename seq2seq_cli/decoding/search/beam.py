@@ -57,7 +57,7 @@ class FinishedTranslations:
         found = [hypothesis for group in self._groups for hypothesis in group]
         return sorted(found, key=lambda finished: -finished.score)[: self._n_best]
 
-    def are_all_better_than(self, score: float, group: int = 0) -> bool:
+    def are_all_better_than(self, score: float, group: int) -> bool:
         """Whether the group's list is full, and no hypothesis of that score would enter it."""
         finished = self._groups[group]
         return len(finished) == self._most and finished[-1].score >= score
@@ -157,7 +157,7 @@ class BeamSearch:
 
         `score_offsets` turn logits into sums of log-probabilities.
         """
-        width, chosen = self._width, list[Candidates]()
+        batch, width, chosen = self._batch, self._width, list[Candidates]()
         for first in range(0, self._config.width, width):
             start = 0 if logits_BWV.size(1) == 1 else first
             group = (
@@ -175,8 +175,9 @@ class BeamSearch:
             ends_BK = (best.tokens == EOS_ID) & best.sums.isfinite()
             ends_BK[:, width:] = False
             for row, place in ends_BK.nonzero().tolist():
-                origin, log_prob = int(best.origins[row, place]), best.sums[row, place].item()
-                self._finish(row, origin, log_prob, first // width)
+                ids = batch.past_BWT[row, best.origins[row, place]].tolist()
+                score = best.sums[row, place].item() / self._penalty(batch.length + 1)
+                self._finished[batch.active[row]].add(ids, score, first // width)
             chosen.append(unfinished(best, width))
         return Candidates(*(torch.cat(parts, dim=1) for parts in zip(*chosen, strict=True)))
 
@@ -199,13 +200,6 @@ class BeamSearch:
                 ordered = allocate_beam(candidates, sums_WV, past_WT, request.required)
                 for part, values_K in zip(best, ordered, strict=True):
                     part[row] = values_K
-
-    def _finish(self, row: int, origin: int, log_prob: float, group: int = 0) -> None:
-        """Keep a hypothesis of a group as a translation that ends here."""
-        batch = self._batch
-        ids = batch.past_BWT[row, origin].tolist()
-        score = log_prob / self._penalty(batch.length + 1)
-        self._finished[batch.active[row]].add(ids, score, group)
 
     def _penalty(self, length: int) -> float:
         formula, alpha = self._config.length_penalty_formula, self._config.alpha

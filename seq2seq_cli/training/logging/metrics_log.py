@@ -9,7 +9,6 @@ import textwrap
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from tqdm import tqdm
@@ -70,12 +69,7 @@ class Monitor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
         with suppress(OSError):  # a warning was logged when the disk became full
             self.sync()

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TypeVar, cast
 
 import torch
@@ -218,7 +217,7 @@ def _forwarded_signals(folder: Path) -> Iterator[set[int]]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
     handlers = {number: signal.getsignal(number) for number in numbers}
 
-    def forward(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: object) -> None:
         with suppress(OSError):  # a full disk
             (folder / f"signal-{number}").touch()
         received.add(number)
