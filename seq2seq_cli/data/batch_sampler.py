@@ -310,5 +310,4 @@ def _mean_lengths(sentences: Sentences, sampler: Sampler | None, pairs: Indices 
     numbers = measured if pairs is None else pairs[measured]
     sampled = sampler([sentences[int(i)] for i in numbers], numbers, epoch=1)
     growth = sum(map(len, sampled)) / lengths[measured].sum()
-    longer: Ids = np.rint(lengths * growth).astype(np.int32)
-    return longer
+    return np.rint(lengths * growth).astype(np.int32)

@@ -96,8 +96,7 @@ class WordFinder:
         parts_N = (ids_N.astype(np.uint64) + np.uint64(1)) * _FACTORS_N[places_N]
         parts_N[roles_N == _OUTSIDE] = 0
         sums_W: Hashes = np.add.reduceat(parts_N, starts_W)
-        known_W: Hashes = sums_W[ids_N[starts_W] != UNK_ID]
-        return known_W
+        return sums_W[ids_N[starts_W] != UNK_ID]
 
 
 def hash_of(word: Sequence[int]) -> int:

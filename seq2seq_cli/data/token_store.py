@@ -144,8 +144,7 @@ class _SegmentSide:
                 raise ValueError("ids are not of this vocabulary")
 
     def lengths(self, start: int, end: int) -> Ids:
-        lengths: Ids = np.diff(self._offsets.read(start, end + 1)).astype(np.int32)
-        return lengths
+        return np.diff(self._offsets.read(start, end + 1)).astype(np.int32)
 
     def chunks(self) -> Iterator[Ids]:
         for start in range(0, len(self.ids), _IDS_AT_ONCE):

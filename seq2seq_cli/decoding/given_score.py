@@ -29,10 +29,7 @@ NOT_SCORED = GivenScore([], None)
 def normalized_rows(attention_TS: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return attention whose rows sum to 1, unless all of a row is zero."""
     smallest = np.finfo(attention_TS.dtype).tiny  # for a head that attends to EOS alone
-    normalized: NDArray[np.float32] = attention_TS / np.maximum(
-        attention_TS.sum(axis=-1, keepdims=True), smallest
-    )
-    return normalized
+    return attention_TS / np.maximum(attention_TS.sum(axis=-1, keepdims=True), smallest)
 
 
 def without_eos(attention_TS: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -127,8 +127,7 @@ class Scoring:
         public = {"test": self.test_set.name, "lang": self.test_set.langs} if self.test_set else {}
         for key, value in (bootstrap | public | settings).items():
             signature.update(key, value)
-        text: str = signature.format(short=False)
-        return text
+        return signature.format(short=False)
 
 
 def score_text(

@@ -57,8 +57,7 @@ class _LineMetric(Metric):
         return {"references": refs}
 
     def _aggregate_and_compute(self, stats: Sequence[Sequence[int]]) -> Score:
-        score: Score = self._compute_score_from_stats([*map(sum, zip(*stats, strict=True))])
-        return score
+        return self._compute_score_from_stats([*map(sum, zip(*stats, strict=True))])
 
 
 class ExactMatch(_LineMetric):

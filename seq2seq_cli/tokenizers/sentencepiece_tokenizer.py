@@ -92,8 +92,7 @@ class SentencePieceTokenizer(Tokenizer):
         return encoded(self._processor, prepared, int, num_threads)
 
     def to_inner_ids(self, text: str) -> list[int]:
-        ids: list[int] = without_first_space(self.model).encode(quoting.prepare(text))
-        return ids
+        return without_first_space(self.model).encode(quoting.prepare(text))
 
     def to_pieces(self, text: str) -> list[str]:
         return list(self._processor.encode(quoting.prepare(text), out_type=str))
@@ -182,8 +181,7 @@ def restricted(model: bytes, pieces: Collection[str]) -> bytes:
     for entry in proto.pieces:
         if entry.type == entry.NORMAL and len(entry.piece) > 1 and entry.piece not in kept:
             entry.type = entry.UNUSED
-    serialized: bytes = proto.SerializeToString()
-    return serialized
+    return proto.SerializeToString()
 
 
 def user_defined_in(model: bytes) -> list[str]:

@@ -80,10 +80,7 @@ class Tokenizer(ABC):
             if found is None:
                 raise UserError(f"this is a tokenizer of an unknown kind: {short(name)}")
             kind = found
-        tokenizer: Tokenizer = implementation("tokenizers", TOKENIZER_KINDS[kind].tokenizer)(
-            model, shared_with
-        )
-        return tokenizer
+        return implementation("tokenizers", TOKENIZER_KINDS[kind].tokenizer)(model, shared_with)
 
     @staticmethod
     def load(path: Path, shared_with: "Tokenizer | None" = None) -> "Tokenizer":
@@ -261,8 +258,7 @@ class Tokenizer(ABC):
 
 
 def _class_of(kind: TokenizerKind) -> type[Tokenizer]:
-    found: type[Tokenizer] = implementation("tokenizers", TOKENIZER_KINDS[kind].tokenizer)
-    return found
+    return implementation("tokenizers", TOKENIZER_KINDS[kind].tokenizer)
 
 
 class Tokenizers(NamedTuple):

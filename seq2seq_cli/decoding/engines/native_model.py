@@ -181,8 +181,7 @@ class NativeModel:
         is_feature_BS = (src_BS > EOS_ID) & (src_BS <= EOS_ID + self._num_features)
         index_S = np.arange(src_BS.shape[1])
         last_B1 = (index_S * is_feature_BS).max(axis=1, keepdims=True)
-        places_BS: NDArray[np.int64] = np.maximum(index_S - last_B1, 0)
-        return places_BS
+        return np.maximum(index_S - last_B1, 0)
 
     def _stack(self, name: str, output: native.Linear) -> native.Stack:
         layers = [self._layer(f"{name}.{number}") for number in range(self._count(name))]
@@ -387,5 +386,4 @@ def _empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
-    aligned: NDArray[Any] = memory[start : start + num_bytes].view(dtype).reshape(shape)
-    return aligned
+    return memory[start : start + num_bytes].view(dtype).reshape(shape)

@@ -201,8 +201,7 @@ def described(job: "Job") -> dict[str, Any]:
     ensembles = [run for run in map(RunFolder, job.run_dirs) if run.ensemble.is_file()]
     runs += [hash_of_files([run.search]) for run in ensembles if run.search.exists()]
     as_json = json.dumps({"runs": runs, **options}, ensure_ascii=False)
-    described: dict[str, Any] = json.loads(_as_text(as_json))
-    return described
+    return json.loads(_as_text(as_json))
 
 
 def lines_of_shard(path: Path, shard: Shard, num_bytes: int) -> tuple[Place, Iterator[bytes]]:

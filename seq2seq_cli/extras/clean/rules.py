@@ -127,8 +127,7 @@ class Side:
 
     def count(self, name: str) -> Counts:
         """Return how many characters of a kind each line has; N."""
-        counts: Counts = self.counts_NK[:, self.characters.names.index(name)]
-        return counts
+        return self.counts_NK[:, self.characters.names.index(name)]
 
     def share_N(self, names: Collection[str]) -> npt.NDArray[np.float64]:
         """Return the share of letters in these scripts, 1 for lines without letters."""

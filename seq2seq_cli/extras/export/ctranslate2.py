@@ -184,8 +184,7 @@ def greedy(
 def source_vocabulary(folder: Path) -> list[str]:
     """Return a model's source pieces."""
     shared, separate = folder / "shared_vocabulary.json", folder / "source_vocabulary.json"
-    pieces: list[str] = read_json(shared if shared.exists() else separate)
-    return pieces
+    return read_json(shared if shared.exists() else separate)
 
 
 def never_pieces(tokenizers: Tokenizers) -> list[list[str]]:

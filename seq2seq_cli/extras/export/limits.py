@@ -14,8 +14,7 @@ FORMATS = ("ctranslate2", "huggingface", "argos", "marian")  # each is a module 
 
 def format_named(name: str) -> "Format":
     """Return the format of a name in FORMATS."""
-    found: Format = plugins.load("export", name).FORMAT
-    return found
+    return plugins.load("export", name).FORMAT
 
 
 def unsupported(name: str, config: "Config", tokenizers: "Tokenizers | None" = None) -> str | None:

@@ -41,8 +41,7 @@ def with_quoting(model: bytes) -> bytes:
     back = proto.denormalizer_spec
     back.precompiled_charsmap = compiled_rules(_UNQUOTING)
     back.add_dummy_prefix = back.remove_extra_whitespaces = back.escape_whitespaces = False
-    serialized: bytes = proto.SerializeToString()
-    return serialized
+    return proto.SerializeToString()
 
 
 def compiled_rules(rules: Mapping[str, str]) -> bytes:
@@ -65,8 +64,7 @@ def compiled_rules(rules: Mapping[str, str]) -> bytes:
     model: Any = sentencepiece_model_pb2.ModelProto.FromString(  # type: ignore[attr-defined]
         compiled.getvalue()
     )
-    charsmap: bytes = model.normalizer_spec.precompiled_charsmap
-    return charsmap
+    return model.normalizer_spec.precompiled_charsmap
 
 
 def rules_in(charsmap: bytes) -> Iterator[tuple[str, str]]:

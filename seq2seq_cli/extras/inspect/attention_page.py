@@ -123,5 +123,4 @@ def _weights(weights_LHQM: Tensor, is_causal: bool) -> bytes:
     bytes_LHQM = np.round(roots_LHQM * 255).astype(np.uint8)
     if is_causal:
         bytes_LHQM = bytes_LHQM[:, :, *np.tril_indices(bytes_LHQM.shape[-1])]
-    stored: bytes = bytes_LHQM.tobytes()
-    return stored
+    return bytes_LHQM.tobytes()

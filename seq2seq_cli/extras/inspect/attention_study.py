@@ -124,8 +124,7 @@ def value_norms(attention: MultiHeadAttention, v_HMK: Tensor) -> Tensor:
     """
     weight_DHK = attention.output.weight.view(-1, attention.heads, v_HMK.size(-1))
     outputs_HMD = torch.einsum("hmk,dhk->hmd", v_HMK, weight_DHK)
-    norms_HM: Tensor = torch.linalg.vector_norm(outputs_HMD, dim=-1)
-    return norms_HM
+    return torch.linalg.vector_norm(outputs_HMD, dim=-1)
 
 
 def require_finite(logits_BTV: Tensor) -> None:

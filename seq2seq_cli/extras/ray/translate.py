@@ -272,5 +272,4 @@ def _results(
         num_gpus=actors.num_gpus or None,
         runtime_env={"env_vars": environment},
     )
-    rows_of_results: Iterable[dict[str, Any]] = results.iter_rows()
-    return rows_of_results
+    return results.iter_rows()

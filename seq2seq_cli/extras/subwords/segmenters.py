@@ -162,8 +162,7 @@ class BpeDropout:
     def _ranks_of(self, left: Counts, right: Counts) -> Ids:
         """Return the ranks of the merges of two symbols each."""
         is_known, places = find_in_sorted(self._pairs, left * self._vocab_size + right)
-        ranks: Ids = np.where(is_known, self._ranks[places], _IMPOSSIBLE)
-        return ranks
+        return np.where(is_known, self._ranks[places], _IMPOSSIBLE)
 
 
 def groups_by_length(lengths_W: Counts, most: int) -> Iterator[Counts]:
@@ -283,8 +282,7 @@ def find_in_sorted(table: Counts, values: Counts) -> tuple[npt.NDArray[np.bool_]
 def ranges(starts: Counts, sizes: Counts) -> Counts:
     """Return the numbers from each start on, as many as its size, one range after the other."""
     ends = np.cumsum(sizes)
-    positions: Counts = np.repeat(starts - (ends - sizes), sizes) + np.arange(sizes.sum())
-    return positions
+    return np.repeat(starts - (ends - sizes), sizes) + np.arange(sizes.sum())
 
 
 def mix(numbers: Numbers) -> Numbers:

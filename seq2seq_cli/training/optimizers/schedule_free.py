@@ -110,5 +110,4 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
 
 def _own_rows(tensor: Tensor) -> Tensor:
     """Return what this process has of a sharded tensor (DTensors have no `_foreach_copy_`)."""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
