@@ -71,25 +71,29 @@ def _settings(
     langs: Languages = None,
     identify_languages: Identify = False,
     without: Without = None,
-    max_words: Annotated[int, typer.Option(min=1, help="Words of a side.")] = 150,
-    max_word_length: Annotated[int, typer.Option(min=1, help="Characters of a word.")] = 40,
+    max_words: Annotated[int, typer.Option(min=1, help="Maximum words per side.")] = 150,
+    max_word_length: Annotated[int, typer.Option(min=1, help="Maximum characters per word.")] = 40,
     min_letters: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of letters in a side's characters.")
+        float,
+        typer.Option(min=0, max=1, help="Minimum share of letters among a side's characters."),
     ] = 0.5,
     min_script: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of a side's letters in its scripts.")
+        float, typer.Option(min=0, max=1, help="Minimum share of a side's letters in its scripts.")
     ] = 0.5,
     max_ratio: Annotated[
-        float, typer.Option(min=1, help="Factor between a pair's length ratio and the median.")
+        float,
+        typer.Option(min=1, help="Maximum factor between a pair's length ratio and the median."),
     ] = 3.0,
     max_similarity: Annotated[
-        float, typer.Option(min=0, max=1, help="Similarity from which sides are copies.")
+        float,
+        typer.Option(min=0, max=1, help="Similarity at which two sides count as copies."),
     ] = 0.9,
     max_repeats: Annotated[
-        int, typer.Option(min=1, help="Occurrences of the same words in a row.")
+        int, typer.Option(min=1, help="Maximum occurrences of the same words in a row.")
     ] = 3,
     min_numbers: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of equal numbers in a pair's numbers.")
+        float,
+        typer.Option(min=0, max=1, help="Minimum share of equal numbers among a pair's numbers."),
     ] = 0.5,
     examples: Annotated[int, typer.Option(min=0, help="Examples to print for each rule.")] = 2,
     processes: Processes = None,
