@@ -1,4 +1,4 @@
-"""Inflection beside Yoyodyne: exact match after the same minutes, and speed of the same shape.
+"""Inflection compared with Yoyodyne: exact match after the same minutes, and speed of the same shape.
 
     python benchmarks/inflection.py quality DATA FOLDER --yoyodyne VENV/bin/yoyodyne --minutes 16 deu fin
     python benchmarks/inflection.py speed DATA FOLDER --yoyodyne VENV/bin/yoyodyne deu
