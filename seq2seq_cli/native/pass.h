@@ -4,6 +4,7 @@
 #define PASS_H
 
 #include "native.h"
+#include "threads.h"
 
 typedef struct {
     const Stack *stack;
@@ -14,8 +15,16 @@ typedef struct {
     float *states, *normed, *heads, *wide; /* rows of d_model; of `wide`, of 3 d_model or d_ff */
     const float **keys; /* of the positions that a row attends to, for each thread; like scores */
     float *scores;
-    int32_t *sentences, *places; /* of every row in an encoder, and its position there */
+    int32_t *sentences, *places; /* of every row, and its position there */
 } Pass;
+
+/* Attention in some layer of a batch. */
+typedef struct {
+    const Pass *pass;
+    const Batch *batch;
+    long layer;
+    float *weights; /* [rows][longest source]: of the sources, mean of the heads; may be NULL */
+} Attention;
 
 Pass begin(const Stack *stack, const float *positions, long rows, long longest, void *workspace,
            int threads);
@@ -24,33 +33,22 @@ Pass begin(const Stack *stack, const float *positions, long rows, long longest, 
    0: a search among NaN logits may ask for one. */
 void embed(const Pass *p, long row, int64_t id, long position);
 
-/* Rotate the queries or keys of a position, `count` numbers: each pair of numbers by its angle. */
-void rotate(const Pass *p, long position, float *x, long count);
-
 /* A thread's list of keys. */
 const float **keys_of(const Pass *p, int thread);
 
 /* softmax(q K) V for every head of a row; the queries include the scale of the scores. keys_of()
-   points to the keys of each position, all heads side by side; its values follow d_model later. */
-void attend(const Pass *p, long count, const float *q, long row, int thread);
+   points to the keys of each position, all heads side by side; its values follow d_model later.
+   `weights` gets the mean of the heads' softmax, and may be NULL. */
+void attend(const Pass *p, long count, const float *q, long row, int thread, float *weights);
 
 /* A linear layer of all rows; `y` may be the residual that is added, which may be NULL. */
 void linear(const Linear *layer, int activation, long rows, const float *x, const float *residual,
             float *y, void *q, int threads);
-void apply(const Pass *p, const Linear *layer, int activation, const float *x, float *y);
 
 /* LayerNorm of the states into `y`, which may be the states; does nothing if there is no norm. */
 void layer_norm(const Pass *p, const Norm *norm, float *y);
 
-/* The input of a sub-layer. */
-const float *input(const Pass *p, const Norm *norm);
-
-/* Add a sub-layer's output, the product of its last linear layer, to its input. */
-void add_to_states(const Pass *p, const Linear *last, const float *x, const Norm *norm);
-
-void feed_forward(const Pass *p, const Layer *layer);
-
-/* The last norm and the output layer. */
-void end(const Pass *p, float *y);
+/* A layer of the decoder, whose self-attention is the task. */
+void decoder_layer(Attention *a, Task *to_past);
 
 #endif

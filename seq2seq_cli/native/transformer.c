@@ -163,7 +163,8 @@ void embed(const Pass *p, long row, int64_t id, long position)
             states[i] += p->positions[position * d + i];
 }
 
-void rotate(const Pass *p, long position, float *x, long count)
+/* Rotate the queries or keys of a position, `count` numbers: each pair of numbers by its angle. */
+static void rotate(const Pass *p, long position, float *x, long count)
 {
     long size = p->stack->d_model / p->stack->heads;
     const float *rotation = p->positions + position * size; /* of every pair: cosine, sine */
@@ -180,19 +181,23 @@ const float **keys_of(const Pass *p, int thread)
     return p->keys + thread * p->longest;
 }
 
-void attend(const Pass *p, long count, const float *q, long row, int thread)
+void attend(const Pass *p, long count, const float *q, long row, int thread, float *weights)
 {
-    long d = p->stack->d_model, size = d / p->stack->heads;
+    long d = p->stack->d_model, heads = p->stack->heads, size = d / heads;
     const float **keys = keys_of(p, thread);
     float *scores = p->scores + thread * (p->longest + LANES);
+    for (long i = 0; weights && i < count; i++)
+        weights[i] = 0;
     for (long start = 0; start < d; start += size) {
         kernels->attend(size, count, keys, d, q + start, scores, p->heads + row * d + start);
+        for (long i = 0; weights && i < count; i++)
+            weights[i] += scores[i] / heads;
         for (long i = 0; i < count; i++)
             keys[i] += size;
     }
 }
 
-void apply(const Pass *p, const Linear *layer, int activation, const float *x, float *y)
+static void apply(const Pass *p, const Linear *layer, int activation, const float *x, float *y)
 {
     linear(layer, activation, p->rows, x, NULL, y, p->q, p->threads);
 }
@@ -220,7 +225,8 @@ void layer_norm(const Pass *p, const Norm *norm, float *y)
         parallel(threads, p->rows, normalize, &n);
 }
 
-const float *input(const Pass *p, const Norm *norm)
+/* The input of a sub-layer. */
+static const float *input(const Pass *p, const Norm *norm)
 {
     if (!p->stack->norm_first)
         return p->states;
@@ -228,31 +234,40 @@ const float *input(const Pass *p, const Norm *norm)
     return p->normed;
 }
 
-void add_to_states(const Pass *p, const Linear *last, const float *x, const Norm *norm)
+/* Add a sub-layer's output, the product of its last linear layer, to its input. */
+static void add_to_states(const Pass *p, const Linear *last, const float *x, const Norm *norm)
 {
     linear(last, NONE, p->rows, x, p->states, p->states, p->q, p->threads);
     if (!p->stack->norm_first)
         layer_norm(p, norm, p->states);
 }
 
-void feed_forward(const Pass *p, const Layer *layer)
+static void feed_forward(const Pass *p, const Layer *layer)
 {
     apply(p, &layer->expand, p->stack->activation, input(p, &layer->feed_forward_norm), p->wide);
     add_to_states(p, &layer->contract, p->wide, &layer->feed_forward_norm);
 }
 
-void end(const Pass *p, float *y)
+/* The last norm and the output layer. */
+static void end(const Pass *p, float *y)
 {
     layer_norm(p, &p->stack->norm, p->states);
     apply(p, &p->stack->output, NONE, p->states, y);
 }
 
-/* Attention in some layer of a batch. */
-typedef struct {
-    const Pass *pass;
-    const Batch *batch;
-    long layer;
-} Attention;
+/* Self-attention of all rows: the task attends to the positions that a row sees. */
+static void self_attention(Attention *a, Task *task)
+{
+    const Pass *p = a->pass;
+    const Layer *layer = p->stack->layers + a->layer;
+    long d = p->stack->d_model;
+    apply(p, &layer->qkv, NONE, input(p, &layer->self_attention_norm), p->wide);
+    if (p->stack->is_rotary)
+        for (long r = 0; r < p->rows; r++)
+            rotate(p, p->places[r], p->wide + r * 3 * d, 2 * d);
+    parallel(p->in_attention, p->rows, task, a);
+    add_to_states(p, &layer->out, p->heads, &layer->self_attention_norm);
+}
 
 static void attend_to_sentence(void *context, long first, long last, int thread)
 {
@@ -265,21 +280,8 @@ static void attend_to_sentence(void *context, long first, long last, int thread)
         long start = b->starts[p->sentences[r]], count = b->lengths[p->sentences[r]];
         for (long i = 0; i < count; i++)
             keys[i] = p->wide + (start + i) * 3 * d + d;
-        attend(p, count, p->wide + r * 3 * d, r, thread);
+        attend(p, count, p->wide + r * 3 * d, r, thread, NULL);
     }
-}
-
-static void encoder_layer(const Pass *p, const Layer *layer, const Batch *b)
-{
-    long d = p->stack->d_model;
-    Attention attention = {p, b, 0};
-    apply(p, &layer->qkv, NONE, input(p, &layer->self_attention_norm), p->wide);
-    if (p->stack->is_rotary)
-        for (long r = 0; r < p->rows; r++)
-            rotate(p, p->places[r], p->wide + r * 3 * d, 2 * d);
-    parallel(p->in_attention, p->rows, attend_to_sentence, &attention);
-    add_to_states(p, &layer->out, p->heads, &layer->self_attention_norm);
-    feed_forward(p, layer);
 }
 
 /* Rotate the keys of every row for all decoder layers. */
@@ -306,8 +308,10 @@ void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids,
             }
         b->lengths[sentence] = row - b->starts[sentence];
     }
-    for (long n = 0; n < encoder->num_layers; n++)
-        encoder_layer(&p, encoder->layers + n, b);
+    for (long n = 0; n < encoder->num_layers; n++) {
+        self_attention(&(Attention){&p, b, n}, attend_to_sentence);
+        feed_forward(&p, encoder->layers + n);
+    }
     end(&p, b->memory);
     if (encoder->rotates_memory)
         rotate_memory(&p, b->memory);
@@ -331,12 +335,10 @@ static void attend_to_past(void *context, long first, long last, int thread)
     const float **keys = keys_of(p, thread);
     for (long row = first; row < last; row++) {
         float *result = p->wide + row * 3 * d;
-        if (p->stack->is_rotary)
-            rotate(p, b->length - 1, result, 2 * d);
         for (long i = 0; i < b->length; i++)
             keys[i] = key_of(b, d, a->layer, row, i);
         memcpy(key_of(b, d, a->layer, row, b->length - 1), result + d, 2 * d * sizeof *result);
-        attend(p, b->length, result, row, thread);
+        attend(p, b->length, result, row, thread, NULL);
     }
 }
 
@@ -348,24 +350,23 @@ static void attend_to_source(void *context, long first, long last, int thread)
     long d = p->stack->d_model;
     const float **keys = keys_of(p, thread);
     for (long row = first; row < last; row++) {
-        long sentence = row / b->width, start = b->starts[sentence];
+        long start = b->starts[p->sentences[row]], count = b->lengths[p->sentences[row]];
         if (p->stack->rotates_memory)
-            rotate(p, b->length - 1, p->wide + row * d, d);
-        for (long i = 0; i < b->lengths[sentence]; i++)
+            rotate(p, p->places[row], p->wide + row * d, d);
+        for (long i = 0; i < count; i++)
             keys[i] = b->memory + ((start + i) * p->stack->num_layers + a->layer) * 2 * d;
-        attend(p, b->lengths[sentence], p->wide + row * d, row, thread);
+        attend(p, count, p->wide + row * d, row, thread,
+               a->weights ? a->weights + row * b->longest : NULL);
     }
 }
 
-static void decoder_layer(const Pass *p, long number, const Batch *b)
+void decoder_layer(Attention *a, Task *to_past)
 {
-    const Layer *layer = p->stack->layers + number;
-    Attention attention = {p, b, number};
-    apply(p, &layer->qkv, NONE, input(p, &layer->self_attention_norm), p->wide);
-    parallel(p->in_attention, p->rows, attend_to_past, &attention);
-    add_to_states(p, &layer->out, p->heads, &layer->self_attention_norm);
+    const Pass *p = a->pass;
+    const Layer *layer = p->stack->layers + a->layer;
+    self_attention(a, to_past);
     apply(p, &layer->query, NONE, input(p, &layer->cross_attention_norm), p->wide);
-    parallel(p->in_attention, p->rows, attend_to_source, &attention);
+    parallel(p->in_attention, p->rows, attend_to_source, a);
     add_to_states(p, &layer->cross_out, p->heads, &layer->cross_attention_norm);
     feed_forward(p, layer);
 }
@@ -375,10 +376,13 @@ void decode(const Stack *decoder, const Batch *b, const int64_t *ids, const floa
 {
     long longest = most(b->longest, b->length);
     Pass p = begin(decoder, positions, b->sentences * b->width, longest, workspace, threads);
-    for (long r = 0; r < p.rows; r++)
-        embed(&p, r, ids[r], b->length - 1);
+    for (long r = 0; r < p.rows; r++) {
+        p.sentences[r] = r / b->width;
+        p.places[r] = b->length - 1;
+        embed(&p, r, ids[r], p.places[r]);
+    }
     for (long n = 0; n < decoder->num_layers; n++)
-        decoder_layer(&p, n, b);
+        decoder_layer(&(Attention){&p, b, n}, attend_to_past);
     end(&p, logits);
 }
 
