@@ -65,7 +65,7 @@ def evaluate(
 
     Models of strings (tokens are characters or words, and the best model is chosen by exact match
     or an error rate) are scored by exact match and an error rate, not by BLEU and chrF. Scores of
-    translations have 95 % confidence intervals.
+    translations have 95% confidence intervals.
     """
     if loss_only and (metrics or breakdown or worst or errors):
         raise UserError("--loss-only excludes --metrics, --breakdown, --worst and --errors")

@@ -115,7 +115,7 @@ Resamples = Annotated[
         metavar="N",
         min=0,
         max=1_000_000,
-        help="Number of bootstrap resamples for 95 % confidence intervals; 0 disables them.",
+        help="Number of bootstrap resamples for 95% confidence intervals; 0 disables them.",
     ),
 ]
 From = Annotated[

@@ -159,7 +159,7 @@ class TrainingConfig(Section):
     warm-up are shortened to it."""
     tokens_per_batch: AutoOrPositiveInt = Field(
         4_096,
-        description="Batch size in tokens of the longer side, padding included. auto: 90 % of what "
+        description="Batch size in tokens of the longer side, padding included. auto: 90% of what "
         "fits into memory when all pairs are as long as the longest, but at most "
         f"{MOST_TOKENS:,}, and small enough for {FEWEST_BATCHES} batches per epoch; a resumed run "
         "keeps the number.",
@@ -247,7 +247,7 @@ class TrainingConfig(Section):
     """Number of updates between two log entries."""
     save_every: Free[PositiveInt | None] = 500
     """Number of updates between two checkpoints; null: no periodic checkpoints. Checkpoints are
-    also saved before validations, unless saving takes more than 10 % of the time, and at the end.
+    also saved before validations, unless saving takes more than 10% of the time, and at the end.
     """
     keep_last: Free[PositiveInt] = 2
     """Number of most recent checkpoints to keep; if the last one is damaged, a run resumes from the

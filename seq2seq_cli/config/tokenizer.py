@@ -102,7 +102,7 @@ class TokenizerConfig(Section):
     """Minimum number of occurrences of a character in the training text for a vocabulary entry; for
     rarer ones bpe and unigram fall back to bytes, char to <unk>. auto: 1 for char and word; for bpe
     and unigram 5 or, if greater, a millionth of the text's characters (1 if that would remove more
-    than 2 % of a small text)."""
+    than 2% of a small text)."""
     user_defined_symbols: tuple[str, ...] = Field((), strict=False)
     """Strings that are always one token and never normalized, such as language tags and
     placeholders; with kind word only between spaces."""

@@ -30,7 +30,7 @@ FEWEST_WITH_4_GRAMS = 0.1
 class ValidationConfig(Section):
     every: Free[AutoOrPositiveInt] = "auto"
     """Interval between validations, in unit. auto: the shortest interval at which validations are
-    estimated to take at most 10 % of the training time: 1 epoch, unless the text is small or the
+    estimated to take at most 10% of the training time: 1 epoch, unless the text is small or the
     beam is large. A resumed run keeps the number."""
     unit: Free[Literal["epochs", "steps"]] = "epochs"
     """Unit of validation.every."""

@@ -69,7 +69,7 @@ class LengthLimit(Record):
     def fitting(
         cls, src: Lengths, tgt: Lengths, counts: npt.NDArray[np.int64] | None = None
     ) -> Self:
-        """Return a limit that no pair reaches, a tenth beyond the ratio of 99 % of them.
+        """Return a limit that no pair reaches, a tenth beyond the ratio of 99% of them.
 
         The others, and short sources with long targets, determine what is added. Pairs of equal
         lengths may be given once with their `counts`.

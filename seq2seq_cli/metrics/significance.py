@@ -27,7 +27,7 @@ _ROUNDING = 1e-9
 
 
 class Interval(NamedTuple):
-    """A 95 % confidence interval."""
+    """A 95% confidence interval."""
 
     low: float
     high: float
@@ -63,7 +63,7 @@ class LineStatistics:
 
 
 def interval_of(scores: Vector) -> Interval:
-    """Return the bounds between which 95 % of the resampled scores lie (Koehn 2004)."""
+    """Return the bounds between which 95% of the resampled scores lie (Koehn 2004)."""
     cut = len(scores) // 40
     ordered = np.sort(scores)
     return Interval(float(ordered[cut]), float(ordered[len(scores) - cut - 1]))

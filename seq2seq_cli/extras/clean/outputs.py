@@ -20,7 +20,7 @@ from seq2seq_cli.text.features import TAB
 Write = Callable[[str, int, Pair | BadLineError], None]
 
 _BUFFER = 1 << 16
-_FAST = 3  # of the levels of gzip: the default takes three times as long for 5 % fewer bytes
+_FAST = 3  # of the levels of gzip: the default takes three times as long for 5% fewer bytes
 
 
 _OPEN: dict[str, Callable[[BinaryIO], Any]] = {

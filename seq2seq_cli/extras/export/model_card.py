@@ -149,7 +149,7 @@ def _limits(statistics: TextStatistics | None) -> str:
     if statistics is not None:
         tokens = statistics.src_tokens
         limits += (
-            f"\n\nHalf of its training sources have at most {tokens.p50:,} tokens, 99 % at most "
+            f"\n\nHalf of its training sources have at most {tokens.p50:,} tokens, 99% at most "
             f"{tokens.p99:,}, the longest {tokens.max:,}; longer sentences are translated worse."
         )
     return limits

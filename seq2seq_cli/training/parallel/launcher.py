@@ -77,7 +77,7 @@ def choose_num_processes(config: Config, cores: int, memory: int) -> int:
     """Return how many processes train on this machine; `auto`: one for each core if no slower.
 
     Threads synchronize in every operation, processes once an update: next to another busy program
-    processes keep at least 60 % of their speed, threads a third. But each process needs enough
+    processes keep at least 60% of their speed, threads a third. But each process needs enough
     tokens and its share of the `memory` (bytes), and large models lose more to the all-reduce.
     Fewer processes with more threads are chosen where that leaves no core idle. On a GPU, `auto` is
     one process.
