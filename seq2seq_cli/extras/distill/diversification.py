@@ -97,13 +97,7 @@ def turned_around(config: Config) -> Config:
         "tokenizer": tokenizer,
         "training": {"subword_sampling": sampling},
     }
-    return _with(config, updates)
-
-
-def _with(config: Config, updates: Mapping[str, Mapping[str, Any]]) -> Config:
-    """Return the config with other values in its sections."""
-    sections = {name: getattr(config, name).model_copy(update=new) for name, new in updates.items()}
-    return config.model_copy(update=sections)
+    return config.updated(**updates)
 
 
 def train_teachers(teachers: Mapping[str, Config], folder: Path) -> None:
@@ -153,7 +147,7 @@ def on_more_text(begun: Config, corpora: Sequence[Corpus], made: Mapping[str, Fa
         _UPDATES * training.max_epochs * lines / (lines + added)
     )
     limits = {"max_epochs": epochs, "max_steps": _times(_UPDATES, training.max_steps)}
-    return _with(begun, {"data": {"train": tuple(corpora)}, "training": limits})
+    return begun.updated(data={"train": tuple(corpora)}, training=limits)
 
 
 def tuned(mixed: Config, source: Path) -> Config:
@@ -169,7 +163,7 @@ def tuned(mixed: Config, source: Path) -> Config:
         "lr": training.lr * _TUNING["lr"],
     }
     dropout = {"dropout": model.dropout * _TUNING["dropout"]}
-    return _with(mixed, {"training": update, "model": dropout, "tokenizer": {"reuse": source}})
+    return mixed.updated(training=update, model=dropout, tokenizer={"reuse": source})
 
 
 def _times(factor: float, limit: int | None) -> int | None:
