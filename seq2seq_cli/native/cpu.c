@@ -73,8 +73,10 @@ static int precisions_of(const Kernels *k)
                  has(more.b, 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) && has(more.c, 1 << 11);
     int bf16 = has(most.a, 1 << 5);
     int runs = k == &kernels_plain || (k == &kernels_avx2 && avx2) ||
-               (k == &kernels_avxvnni && avx2 && has(most.a, 1 << 4)) ||
                (k == &kernels_avx512 && avx512);
+#ifdef HAS_AVXVNNI
+    runs |= k == &kernels_avxvnni && avx2 && has(most.a, 1 << 4);
+#endif
 #ifdef HAS_AMX
     runs |= k == &kernels_amx && avx512 && bf16 && has(saved, 3 << 17) &&
             has(more.d, 1 << 22 | 1 << 24 | 1 << 25) && can_use_tiles();
@@ -110,7 +112,11 @@ static const Kernels *const all[] = {
 #ifdef HAS_AMX
     &kernels_amx,
 #endif
-    &kernels_avx512, &kernels_avxvnni, &kernels_avx2,
+    &kernels_avx512,
+#ifdef HAS_AVXVNNI
+    &kernels_avxvnni,
+#endif
+    &kernels_avx2,
 #elif defined(__aarch64__)
     &kernels_dotprod, &kernels_neon,
 #endif

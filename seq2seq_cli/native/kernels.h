@@ -15,6 +15,9 @@
 #if (__GNUC__ >= 11 || defined(__clang__)) && defined(__x86_64__) && defined(__linux__)
 #define HAS_AMX
 #endif
+#if (__GNUC__ >= 11 || __clang_major__ >= 12) && defined(__x86_64__)
+#define HAS_AVXVNNI
+#endif
 #define INLINE static inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
 

@@ -25,7 +25,6 @@ USE_TARGET(FEATURES ",avx512vnni" FEATURES_BF16)
 #define ROWS 6
 #define PANELS_WITH(rows) PANELS
 #define UNSIGNED_INPUTS 1
-enum { AHEAD = 2048 }; /* bytes of weights that are prefetched */
 
 INLINE ivec add_products(const int precision, ivec sum, int32_t word, ivec weight)
 {

@@ -14,7 +14,6 @@ USE_TARGET(DOTPROD)
 #define ROWS 6
 #define PANELS_WITH(rows) ((rows) > 3 ? 1 : (rows) > 1 ? 2 : 4)
 #define UNSIGNED_INPUTS 0
-enum { AHEAD = 2048 }; /* bytes of weights that are prefetched */
 
 INLINE int32x4_t add_bytes(int32x4_t sum, int8x16_t x, int8x16_t weight)
 {

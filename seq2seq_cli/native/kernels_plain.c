@@ -8,7 +8,6 @@
 #define ROWS 2
 #define PANELS_WITH(rows) 1
 #define UNSIGNED_INPUTS 0
-enum { AHEAD = 2048 }; /* bytes of weights that are prefetched */
 
 typedef struct { int16_t r[2 * LANES]; } Halves;
 

@@ -26,9 +26,10 @@ INLINE vec exponential(vec x)
     return times_power_of_2(sum, n);
 }
 
+/* `max` returns its second operand if one of them is NaN, which must show in the result. */
 INLINE vec exponential_below(vec x, vec top)
 {
-    return exponential(max(sub(x, top), broadcast(-87)));
+    return exponential(max(broadcast(-87), sub(x, top)));
 }
 
 /* (1 - erf(|x| / sqrt 2)) / 2 by Abramowitz and Stegun 7.1.26, whose error is at most 1.5e-7. */
@@ -69,11 +70,14 @@ INLINE vec apply_silu(vec x)
 static void quantize(long size, long words, const float *x, uint8_t *q, float *scale)
 {
     const int zero = UNSIGNED_INPUTS ? 128 : 0;
-    vec most = zeros();
-    for (long i = 0; i < size; i += LANES)
-        most = max(most, absolute(load_first(x + i, size - i)));
+    vec most = zeros(), nan = zeros(); /* 0 times infinity is NaN too */
+    for (long i = 0; i < size; i += LANES) {
+        vec input = load_first(x + i, size - i);
+        most = max(most, absolute(input));
+        nan = mul_add(input, zeros(), nan);
+    }
     float top = greatest_of(most);
-    *scale = top / 127;
+    *scale = top / 127 + sum_of(nan);
     vec inverse = broadcast(top > 0 ? 127 / top : 0);
     for (long i = 0; i < size; i += LANES)
         store_bytes(q + i, to_whole(mul(load_first(x + i, size - i), inverse)), zero);
@@ -94,7 +98,7 @@ INLINE void finish(const Group *g, const int precision, int panel, long row, ive
         result = add(as_vec(sum), bias);
     }
     if (g->activation == RELU)
-        result = max(result, zeros());
+        result = max(zeros(), result);
     if (g->activation == GELU)
         result = apply_gelu(result);
     if (g->activation == SILU)
@@ -105,6 +109,7 @@ INLINE void finish(const Group *g, const int precision, int panel, long row, ive
 }
 
 #ifndef PREFETCHED
+enum { AHEAD = 2048 }; /* bytes of weights that are prefetched */
 #define PREFETCHED(g, i, panel) \
     ((const char *)((g)->weight + (i) * GROUP + (panel) * LANES) + AHEAD)
 #endif
@@ -245,7 +250,8 @@ static void normalize(const Norm *norm, long size, const float *x, float *y)
         squares = mul_add(off, off, squares);
     }
     float variance = sum_of(squares) / size;
-    vec scale = broadcast(1 / sqrtf(variance + norm->epsilon));
+    float divisor = variance < INFINITY ? sqrtf(variance + norm->epsilon) : NAN;
+    vec scale = broadcast(1 / divisor);
     for (long i = 0; i < size; i += LANES) {
         vec off = mul(sub(load_first(x + i, size - i), mean), scale);
         vec result = mul_add(off, load_first(norm->weight + i, size - i),
@@ -259,9 +265,9 @@ INLINE vec greatest_lanes(long size, const float *x)
     vec top = broadcast(-INFINITY);
     long i = 0;
     for (; i + LANES <= size; i += LANES)
-        top = max(top, load(x + i));
+        top = max(load(x + i), top);
     if (i < size)
-        top = max(top, fill(load_first(x + i, size - i), size - i, -INFINITY));
+        top = max(fill(load_first(x + i, size - i), size - i, -INFINITY), top);
     return top;
 }
 
@@ -290,7 +296,8 @@ static void add_in_log_space(long size, const float *x, float offset, float *y)
 {
     for (long i = 0; i < size; i += LANES) {
         vec a = add(load_first(x + i, size - i), broadcast(offset)), b = load_first(y + i, size - i);
-        vec top = max(a, b), ratio = exponential_below(min(a, b), top);
+        vec top = max(a, b), below = max(sub(min(a, b), top), broadcast(-87)); /* 2 × -inf */
+        vec ratio = exponential(below);
         store_first(y + i, size - i, add(top, log_of_one_and(ratio)));
     }
 }

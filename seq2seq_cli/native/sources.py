@@ -11,7 +11,7 @@ C_FILES = sorted(FOLDER.glob("*.c"))
 SOURCES = sorted([*C_FILES, *FOLDER.glob("*.h")])
 LIBRARY_NAME = "libnative.so"  # on all systems: it is loaded by its path
 FLAGS = ["-O3", "-ffp-contract=off", "-Wno-psabi", "-Werror=incompatible-pointer-types"]
-LINK_FLAGS = ["-s", "-pthread", "-Wl,-Bsymbolic"]
+LINK_FLAGS = ["-s", "-pthread", "-Wl,-Bsymbolic", "-lm"]
 
 
 def source_hash(folder: Path = FOLDER) -> str:

@@ -130,10 +130,11 @@ static void *start_worker(void *thread)
     return NULL;
 }
 
-/* The child of a fork has none of the threads, and locks as they were. */
+/* The child of a fork has none of the threads, and locks and a loop as they were. */
 static void forget_workers(void)
 {
     num_workers = 0;
+    atomic_store(&state, (uint64_t)number_of_loop() << 32);
     atomic_store(&sleeping, 0);
     atomic_flag_clear(&is_busy);
     sleep_lock = (Lock)LOCK_INIT;

@@ -11,7 +11,7 @@ from random_searches import Stepwise, assert_same, random_config, random_request
 from small_models import GREEDY, build, make_requests, random_sources
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.decoding.engines.base import Ensemble
+from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.requests import Ids, NotFiniteError, Phrase, Request, WordEnds
 from seq2seq_cli.decoding.search import native_search
@@ -19,7 +19,7 @@ from seq2seq_cli.decoding.search.native_search import can_search
 from seq2seq_cli.decoding.search.scoring import score_given
 from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.native import library as native
-from seq2seq_cli.tokenizers.tokenizer import EOS_ID
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID
 
 pytestmark = pytest.mark.skipif(not native.precisions(), reason="not compiled")
 
@@ -56,6 +56,19 @@ def test_search_in_c_finds_what_the_general_search_finds(precision, part):
         found = native_search.search([decoder.native_model], requests, config, text_of, threads)
         assert_same(found, expected)
         assert_same(search(decoder, requests, config, text_of=text_of), expected)
+
+
+def test_padding_within_a_source_is_skipped():
+    """No tokenizer writes it; C must not read beyond the rows that it counted."""
+    model = build(0)
+    requests = make_requests([[5, 6, EOS_ID], [5, PAD_ID, 6, 7, EOS_ID]])
+    found, expected = (
+        search(decoder, requests, GREEDY) for decoder in (CpuDecoder(model), PlainDecoder(model))
+    )
+    assert [each[0].ids for each in found] == [each[0].ids for each in expected]
+    models = [CpuDecoder(model).native_model]
+    with pytest.raises(ValueError, match="padding within a target"):
+        native_search.score(models, [([5, 6], [7, PAD_ID, 8])], 100)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

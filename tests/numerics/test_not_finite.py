@@ -44,6 +44,28 @@ def test_infinity_is_an_error_in_every_search(name, mode):
             search(decoder, requests, MODES[mode])
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "encoder.0.self_attention.key.weight",
+        "decoder.1.self_attention.value.weight",
+        "decoder.0.cross_attention_residual.norm.weight",
+        "decoder.0.feed_forward.expand.weight",
+        "encoder_norm.weight",
+        "decoder_norm.bias",
+    ],
+)
+def test_one_nan_is_an_error_whatever_computes_with_it(name):
+    model = copy.deepcopy(HEALTHY)
+    with torch.no_grad():
+        model.get_parameter(name).view(-1)[-3] = torch.nan
+    requests = make_requests(random_sources(3))
+    for decoder in decoders(model):
+        for mode in ("greedy", "beam"):
+            with pytest.raises(NotFiniteError):
+                search(decoder, requests, MODES[mode])
+
+
 def test_infinity_is_an_error_with_required_words():
     requests = make_requests(random_sources(3), required=(Phrase((7, 8), (7, 8)),))
     for decoder in decoders(overflowing("decoder_norm.weight", 3e38)):

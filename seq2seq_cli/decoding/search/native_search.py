@@ -178,6 +178,8 @@ def _score_batch(
     ids_BT = pad_rows([[*tgt, EOS_ID] for _, tgt in pairs], PAD_ID)
     lengths = [len(tgt) + 1 for _, tgt in pairs]
     rows = sum(lengths)
+    if np.count_nonzero(ids_BT != PAD_ID) != rows:
+        raise ValueError("padding within a target")
     log_probs_MP = np.empty((len(models), rows), np.float32)
     attention_MPS = np.zeros((len(models), rows, longest), np.float32) if with_attention else None
     for number, model in enumerate(models):
@@ -219,13 +221,12 @@ class _Sources:
     def __init__(self, model: NativeModel, sources: Sequence[Ids]) -> None:
         if not model.source_eos:  # as model/layers.py: without_eos
             sources = [ids[:1] + ids[1:-1] for ids in sources]
-        lengths = [len(ids) for ids in sources]
         self._ids_BS = pad_rows(sources, PAD_ID)
         self._places_BS = model.places(self._ids_BS)
         self.structure = native.Sources(
             count=len(sources),
-            longest=max(lengths),
-            rows=sum(lengths),
+            longest=self._ids_BS.shape[1],
+            rows=np.count_nonzero(self._ids_BS != PAD_ID),
             ids=self._ids_BS.ctypes.data,
             places=None if self._places_BS is None else self._places_BS.ctypes.data,
         )
