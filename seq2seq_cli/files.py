@@ -30,8 +30,11 @@ def write_atomic(path: Path, data: bytes) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the name of a file to write, which replaces `path` if the block raises nothing.
 
-    Errors of the system name `path`.
+    A device or a pipe is yielded itself. Errors of the system name `path`.
     """
+    if path.exists() and not path.is_file():
+        yield path
+        return
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # no other process writes it
     try:
         yield part

@@ -45,6 +45,8 @@ def train_ensemble(
         raise UserError(f"{run_dir} is a run already: choose another --run-dir for the ensemble")
     if not folder.member(1).path.parent.is_dir():
         folder.ensure_new_or_empty()
+    if folder.ensemble.is_file() and (trained := len(folder.members())) > num_members:
+        raise UserError(f"{run_dir} has {trained} members already: give --ensemble {trained}")
     works = {
         str(path := folder.member(number).path): functools.partial(
             train,

@@ -65,6 +65,15 @@ def test_members_are_the_runs_of_their_seeds(config, ensemble, seq2seq, tmp_path
     assert differing_results(tmp_path / "run", ensemble / "members/1") != []
 
 
+def test_a_smaller_ensemble_would_lose_members(config, ensemble, seq2seq, tmp_path):
+    larger = tmp_path / "larger"
+    shutil.copytree(ensemble, larger)
+    shutil.copytree(ensemble / "members/2", larger / "members/3")
+    (larger / "ensemble.json").write_text('{"members": 3}')
+    message = "larger has 3 members already: give --ensemble 3"
+    refused(seq2seq, message, "train", config, "--run-dir", larger, "--ensemble", 2)
+
+
 def test_the_folder_is_used_as_its_members_together(ensemble, seq2seq, numbers, tmp_path):
     first, second = (ensemble / "members" / name for name in "12")
     for search in ((), ("--beam-size", 3, "--format", "tsv", "--log-probs")):

@@ -93,6 +93,8 @@ def opened_outputs(outputs: Outputs | None) -> Iterator[Write]:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file that appears when the block ends; its name says how it is compressed."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file():
+        path = path.resolve()  # what /dev/stdout is a link to
     with replacing(path) as part, part.open("wb") as file, ExitStack() as stack:
         open_writer = _OPEN.get(path.suffix)
         writer = stack.enter_context(open_writer(file)) if open_writer else file

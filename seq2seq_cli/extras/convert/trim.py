@@ -15,7 +15,7 @@ from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.data.tokenization import chunks_of
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import write_atomic, write_json
+from seq2seq_cli.files import new_folder, write_atomic, write_json
 from seq2seq_cli.model.weights import save_tensors, unique_parameters
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
@@ -30,11 +30,10 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
 
     The vocabulary keeps the tokens of the texts, special tokens, features, tags, symbols, bytes and
     single characters. The logits of these tokens do not change. Raises UserError for vocabularies
-    without subwords, if `output` exists, and for texts that cannot be read.
+    without subwords, if `output` has files, and for texts that cannot be read.
     """
-    folder = RunFolder(output)
-    if output.exists():
-        raise UserError(f"--output {output} exists: choose a new folder")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} exists and is not an empty folder: choose another --output")
     translator = Translator.load(run_dir, "cpu", exact=True, which=which)
     _check(translator)
     before = translator.tokenizers
@@ -45,15 +44,17 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
     ids |= dict.fromkeys(("tgt_embedding.weight", "projection.weight", "projection.bias"), tgt_ids)
     old = unique_parameters(translator.model)
     new = {name: p[torch.tensor(ids[name])] if name in ids else p for name, p in old.items()}
-    output.mkdir(parents=True)
-    save_tokenizers(folder, after)
-    save_tensors(new, folder.model)
-    if translator.statistics is not None:  # whose words are known by their tokens
-        write_statistics(folder, translator.statistics.model_copy(update={"src_words": None}))
-    write_manifest(folder, config, torch.device("cpu"), None)
-    record = {"from": str(run_dir), "text": [text.name for text in texts]}
-    write_json(folder.manifest, {**read_manifest(folder), "trimmed": record})
-    write_atomic(folder.config, config_yaml(config).encode("utf-8"))
+    with new_folder(output) as part:
+        part.mkdir()
+        folder = RunFolder(part)
+        save_tokenizers(folder, after)
+        save_tensors(new, folder.model)
+        if translator.statistics is not None:  # whose words are known by their tokens
+            write_statistics(folder, translator.statistics.model_copy(update={"src_words": None}))
+        write_manifest(folder, config, torch.device("cpu"), None)
+        record = {"from": str(run_dir), "text": [text.name for text in texts]}
+        write_json(folder.manifest, {**read_manifest(folder), "trimmed": record})
+        write_atomic(folder.config, config_yaml(config).encode("utf-8"))
     return "\n".join([*_report(before, after, old, new), f"written to {output}"])
 
 

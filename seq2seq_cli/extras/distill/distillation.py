@@ -81,6 +81,8 @@ def distill(task: Task) -> dict[str, Any]:
             student_yaml(task).unlink()  # it names the validation text
         facts = finished_pairs(task, valid, teacher, run)
         source, translations = facts["source"], facts["translations"]
+        if not translations["pairs"]:
+            raise UserError(f"no translations are left to learn from; {folder} has them by rule")
         config = student_config(task, corpora_of(folder, translations), valid, teacher)
         pairs = hash_of_files([pairs_record(task)])
         inputs = {"config": config.model_dump(mode="json"), "pairs": pairs}
@@ -118,11 +120,7 @@ def finished_pairs(task: Task, valid: ParallelText, teacher: Config, student: Ru
     Raises UserError if they are not what the run `student` has begun to learn from.
     """
     pairs = Stage(pairs_record(task), pairs_inputs(task, valid))
-    if pairs.facts() is None and student.exists:
-        raise UserError(
-            f"{student.path} has learned from another source, from other translations or with "
-            "other options, or its files have changed: choose another --output"
-        )
+    pairs.ensure_kept(student)
     task.folder.mkdir(exist_ok=True)
     return pairs.finish(lambda: make_pairs(task, valid, teacher))
 

@@ -54,13 +54,19 @@ def diversify(
     runs = {"forward": folder / "forward", "mixed": folder / "mixed", "final": output}
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        train_teachers(teachers, folder)
+        train_teachers(teachers, folder, RunFolder(runs["mixed"]))
         corpora, made = list(config.data.train), dict[str, Facts]()
         for name, teacher in teachers.items():
             job = Job((folder / name,), config.training.device, (*search,), input_format="jsonl")
             known = ParallelText((*corpora,), teacher.data.direction)
-            corpus, made[name] = translate_text(job, teacher, known, runs["mixed"], processes)
-            corpora.append(corpus)
+            new, made[name] = translate_text(job, teacher, known, runs["mixed"], processes)
+            corpora += new
+        if len(corpora) == len(config.data.train):
+            raise UserError(
+                "there is nothing to learn from: both models have learned the training text by "
+                "heart and repeat it; shorter training, as with --set training.max_steps=…, "
+                "leaves more to add"
+            )
         begun = load_config(RunFolder(runs["forward"]).config)
         mixed = on_more_text(begun, corpora, made)
         final = tuned(mixed, runs["mixed"])
@@ -100,8 +106,11 @@ def turned_around(config: Config) -> Config:
     return config.updated(**updates)
 
 
-def train_teachers(teachers: Mapping[str, Config], folder: Path) -> None:
-    """Train the models that translate, side by side if there are two cores."""
+def train_teachers(teachers: Mapping[str, Config], folder: Path, mixed: RunFolder) -> None:
+    """Train the models that translate, side by side if there are two cores.
+
+    Raises UserError if the run `mixed` has learned from others.
+    """
     config = teachers["forward"]
     works = {
         str(folder / name): functools.partial(train, each, folder / name)
@@ -114,12 +123,14 @@ def train_teachers(teachers: Mapping[str, Config], folder: Path) -> None:
 
     texts = [text_inputs(text) for text in (config.train_text, config.valid_text) if text]
     inputs = {"config": config.model_dump(mode="json"), "texts": texts}
-    Stage(folder / "teachers.json", inputs).finish(make)
+    stage = Stage(folder / "teachers.json", inputs)
+    stage.ensure_kept(mixed)
+    stage.finish(make)
 
 
 def translate_text(
     job: Job, teacher: Config, known: ParallelText, mixed: Path, processes: int | None
-) -> tuple[Corpus, Facts]:
+) -> tuple[list[Corpus], Facts]:
     """Translate the source side of a teacher's training text; return the new pairs, and facts.
 
     Pairs of `known` are left out. Raises UserError if the run `mixed` has learned from others.
@@ -134,9 +145,9 @@ def translate_text(
     valid = teacher.valid_text
     assert valid is not None, "it was checked"
     facts = finished_pairs(task, valid, load_config(RunFolder(run).config), RunFolder(mixed))
-    (corpus,) = corpora_of(task.folder, facts["translations"])
+    corpora = corpora_of(task.folder, facts["translations"])
     fields = ("src", "tgt") if teacher.data.direction == "forward" else ("tgt", "src")
-    return corpus.model_copy(update={"fields": fields}), facts
+    return [corpus.model_copy(update={"fields": fields}) for corpus in corpora], facts
 
 
 def on_more_text(begun: Config, corpora: Sequence[Corpus], made: Mapping[str, Facts]) -> Config:

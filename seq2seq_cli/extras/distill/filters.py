@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.clean import rules
 from seq2seq_cli.extras.distill.stages import Facts, written
 from seq2seq_cli.text.corpus import Pair
@@ -111,7 +110,7 @@ def filter_pairs(
 ) -> tuple[list[Path], Facts]:
     """Write the pairs to learn from, a file for each tag, and the others; return files and facts.
 
-    `tag` is the tag of sources that have none. Raises UserError if no pair is left.
+    `tag` is the tag of sources that have none.
     """
     rules_L = judge(read_translations(source, parts), tgt, filters, known)
     dropped = Counter(RULES[rule] for rule in rules_L[rules_L != 0].tolist())
@@ -131,8 +130,6 @@ def filter_pairs(
             if name not in writers:
                 writers[name] = stack.enter_context(written(folder / name))
             writers[name](pair)
-    if not writers:
-        raise UserError(f"no translations are left to learn from; {folder} has them by rule")
     corpora = [{"file": name, "tag": of_file} for of_file, name in names.items()]
     kept = len(rules_L) - dropped.total()
     files = [folder / name for name in (*writers, "rejected.jsonl")]

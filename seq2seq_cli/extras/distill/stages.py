@@ -11,6 +11,7 @@ from typing import Any
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync, read_json, write_json
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import hash_of_files
 
 Facts = dict[str, Any]  # what a stage tells those after it and the report, as JSON
@@ -41,6 +42,14 @@ class Stage:
         except (UserError, FileNotFoundError, KeyError, TypeError, AttributeError):
             return None
         return facts if is_same else None
+
+    def ensure_kept(self, run: RunFolder) -> None:
+        """Raise UserError if the run has begun to learn from what this stage would change."""
+        if run.exists and self.facts() is None:
+            raise UserError(
+                f"{run.path} has learned from another source, from other translations or with "
+                "other options, or its files have changed: choose another --output"
+            )
 
     def finish(self, make: Callable[[], tuple[Sequence[Path], Facts]]) -> Facts:
         """Return the facts of the stage; `make` writes its files first, unless it is finished."""

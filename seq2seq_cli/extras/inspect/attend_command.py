@@ -127,7 +127,6 @@ def attend(
     check_outputs(paths, figure)
     for path in () if force else output or ():
         check_empty(path)
-    typer.echo(f"writing {', '.join(printable(str(path)) for path in paths)} …", err=True)
     search = (*decoding_overrides(beam_size=beam_size, n_best=n_best), *(overrides or ()))
     runs = [run_dir, *([compare] if compare else [])]
     check_model_of_runs(model, runs)
@@ -135,6 +134,7 @@ def attend(
     translators = [load(run, device or "auto", search) for run in runs]
     for translator in translators:
         figure.check(translator.config.model)
+    typer.echo(f"writing {', '.join(printable(str(path)) for path in paths)} …", err=True)
     studies = _study(runs, translators, sentences, target, sample)
     for study in studies:
         typer.echo(f"{attention_text(study)}\n")

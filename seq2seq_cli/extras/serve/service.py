@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
@@ -72,6 +73,12 @@ class TranslationService:
         self._num_workers = workers
         self._monitoring = monitoring
         self.runs = [ServedRun.read(run) for run in runs]
+        for first, second in itertools.combinations(zip(runs, self.runs, strict=True), 2):
+            if first[1].languages == second[1].languages:
+                raise UserError(
+                    f"{first[0].run_dir} and {second[0].run_dir} translate the same languages: "
+                    "serve one of them, or an ensemble of train --ensemble"
+                )
         self._scheduler = Scheduler(_TOKENS_PER_BATCH, _SECONDS_TO_GATHER, queue_limit, workers)
         self._cache_bytes = cache_bytes
         self._cache = TranslationCache(cache_bytes)

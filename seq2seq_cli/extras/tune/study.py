@@ -48,6 +48,7 @@ class Study:
     folder: Path
     options: Sequence[Option]
     trials: list[Trial] = field(default_factory=list)
+    text: dict[str, str] = field(default_factory=dict)  # hashes of what trials learn and validate
 
     @classmethod
     def read(cls, folder: Path) -> "Study":
@@ -62,9 +63,8 @@ class Study:
         return study
 
     def save(self) -> None:
-        record = {"options": list(map(asdict, self.options))}
-        record["trials"] = list(map(asdict, self.trials))
-        write_json(record_of(self.folder), record)
+        record = {"text": self.text, "options": list(map(asdict, self.options))}
+        write_json(record_of(self.folder), {**record, "trials": list(map(asdict, self.trials))})
 
     @property
     def seconds(self) -> float:

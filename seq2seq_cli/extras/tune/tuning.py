@@ -18,6 +18,7 @@ from seq2seq_cli.extras.tune.study import StopTrial, Study, Trial, record_of
 from seq2seq_cli.files import locked, write_atomic
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.vocabulary import with_vocab_size
+from seq2seq_cli.training.checkpoints.manifest import text_hashes
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.parallel.launcher import launch_each
 from seq2seq_cli.training.run import Hooks
@@ -69,6 +70,7 @@ def resolved(config: Config) -> Config:
 def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
     """Begin a study of the config, or go on with the one in the folder."""
     study, content = Study(folder, ()), config_yaml(config).encode()
+    study.text = text_hashes(config)
     begun = Study.read(folder) if record_of(folder).exists() else None
     is_same = begun is None or study.config.read_bytes() == content
     is_new = not study.config.exists()
@@ -89,6 +91,11 @@ def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
     if not is_same or list(begun.options) != study.options:
         raise UserError(
             f"{folder} has trials of another config or of other options: choose another --output"
+        )
+    if begun.text and begun.text != study.text:
+        raise UserError(
+            f"the text has changed since the trials in {folder}, which cannot be compared with "
+            "others: put it back, or choose another --output"
         )
     return begun
 

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import os
 import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -218,6 +220,21 @@ def test_an_error_leaves_no_files(processes: int, seq2seq: Command, tmp_path: Pa
     assert result.exit_code == 2
     assert "not a whole gzip file" in result.stderr
     assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such files")
+def test_pipes_are_written_not_replaced(seq2seq: Command, tmp_path: Path):
+    (tmp_path / "in.tsv").write_text("eins\tone\n\t\n")
+    pipes = [tmp_path / name for name in ("kept.tsv", "rejected.tsv")]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    with ThreadPoolExecutor(2) as readers:
+        read = [readers.submit(pipe.read_text) for pipe in pipes]
+        command = ("clean", tmp_path / "in.tsv", "-o", pipes[0], "--rejected", pipes[1])
+        assert seq2seq(*command).exit_code == 0
+        assert read[0].result() == "eins\tone\n"
+        assert read[1].result().startswith("empty\t2")
+    assert all(pipe.is_fifo() for pipe in pipes)
 
 
 def test_empty_files_have_no_lines(seq2seq: Command, tmp_path: Path):

@@ -219,7 +219,7 @@ def test_a_text_without_tokens_trims_nothing(all_runs, domain, seq2seq, tmp_path
 def test_words_cannot_be_trimmed_and_nothing_is_overwritten(trained, all_runs, domain, seq2seq):
     result = seq2seq("trim", all_runs["own"], "--text", domain, "--output", all_runs["two"])
     assert result.exit_code == 2
-    assert "exists: choose a new folder" in result.stderr
+    assert "is not an empty folder: choose another --output" in result.stderr
     result = seq2seq("trim", trained, "--text", domain, "--output", domain.parent / "new")
     assert result.exit_code == 2
     assert "trim needs a vocabulary of subwords" in result.stderr

@@ -145,8 +145,17 @@ def test_other_options_need_another_run(config, diversified, trained, seq2seq):
     command = ("diversify", config, *ONE, "--output")
     for output, options, message in (
         (diversified, ("--beam-size", 2), "has learned from another source"),
-        (diversified, ("--set", "model.layers=2"), "holds a run of another config"),
+        (diversified, ("--set", "model.layers=2"), "has learned from another source"),
+        (diversified, ("--set", "training.max_steps=140"), "has learned from another source"),
         (trained, (), "is a run already: choose another --output"),
     ):
         result = seq2seq(*command, output, *options)
         assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+    assert seq2seq(*command, diversified).exit_code == 0, "nothing of it has changed"
+
+
+def test_text_that_both_models_know_by_heart_adds_nothing(seq2seq, tmp_path):
+    options = numbers_config(tmp_path, 150, **FAST, max_steps=150, save_every=150)
+    path = write_config(tmp_path, options)
+    result = seq2seq("diversify", path, "--output", tmp_path / "run", *ONE)
+    assert (result.exit_code, "there is nothing to learn from" in result.stderr) == (2, True)

@@ -417,6 +417,8 @@ def test_bad_starts_are_refused(names_run: Path, seq2seq: Command, tmp_path: Pat
     assert "write two language codes" in seq2seq("serve", names_run, "--langs", "german").stderr
     same = seq2seq("serve", names_run, "--langs", "tr-tr", "--port", 0)
     assert "cannot be served from tr to tr" in same.stderr
+    twice = seq2seq("serve", names_run, names_run, "--port", 0)
+    assert "translate the same languages: serve one of them" in twice.stderr
     many = seq2seq("serve", names_run, "--langs", "de-en", "--langs", "en-de")
     assert "--langs is given 2 times, for 1 runs" in many.stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -221,6 +221,18 @@ def test_what_is_searched_is_checked_first(config, seq2seq, tmp_path, search, me
     assert (tmp_path / "out/base.yaml").exists() == (message is None)
 
 
+def test_other_text_needs_another_folder(config, searched, seq2seq):
+    path = config.parent / "valid.src"
+    text = path.read_text()
+    path.write_text(text.replace("1", "2", 1))
+    try:
+        result = seq2seq(*command(config, searched))
+    finally:
+        path.write_text(text)
+    assert result.exit_code == 2
+    assert "the text has changed since the trials in" in result.stderr
+
+
 @pytest.mark.parametrize("name", ["base.yaml", "best.yaml"])
 def test_a_config_of_other_origin_is_not_overwritten(config, seq2seq, tmp_path, name):
     own = shutil.copy(config, tmp_path / name)
