@@ -41,6 +41,17 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk():
+    """A short training flushes a hundred files, some milliseconds each.
+
+    Only a power failure shows what was not flushed. A wrong descriptor is still an error.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
 # What processes of tests import beside `TRAINING_IMPORTS`: to translate, later on, for shards.
 IMPORTS = (
     "seq2seq_cli.decoding.lines.stream",
