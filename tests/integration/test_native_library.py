@@ -67,14 +67,11 @@ def test_translate_works_without_a_matching_library(trained, seq2seq, tmp_path):
     assert done.stdout == seq2seq(*command).stdout
 
 
-def test_kernels_can_be_chosen_by_name(trained, tmp_path):
+def test_kernels_can_be_chosen_by_name(trained, seq2seq):
     """And one that this machine lacks is an error that says what there is."""
-    outputs = set()
-    for name in ("plain", ""):
-        done = run_in(ROOT, "-m", "seq2seq_cli", "translate", trained, "1 2 3", isa=name)
-        assert done.returncode == 0, done.stderr
-        outputs.add(done.stdout)
-    assert len(outputs) == 1
+    done = run_in(ROOT, "-m", "seq2seq_cli", "translate", trained, "1 2 3", isa="plain")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == seq2seq("translate", trained, "1 2 3").stdout
     done = run_in(ROOT, "-m", "seq2seq_cli", "translate", trained, "1 2 3", isa="mmx")
     assert done.returncode == 2
     assert "SEQ2SEQ_CPU_ISA" in done.stderr and "plain" in done.stderr
