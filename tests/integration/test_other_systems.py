@@ -4,6 +4,7 @@ The modules and functions that Windows lacks are removed when Python starts, fro
 too. What else differs on Windows, such as that open files cannot be removed, is not simulated.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -27,12 +28,23 @@ for module, names in lacking.items():
     for name in names.split():
         delattr(module, name)
 """
-FEW = ("training.max_steps=10", "training.warmup_steps=5", "validation.every=10")
+# In one process, so that PyTorch is imported once; all commands end with the given status.
+IN_TURN = """
+import json, sys
+from seq2seq_cli.cli import app, main
+status, *commands, last = json.loads(sys.argv[1])
+for command in commands:
+    assert (app(command, standalone_mode=False) or 0) == status, command
+sys.argv[1:] = last
+main()
+"""
+FEW = ("training.max_steps=2", "training.warmup_steps=1", "validation.every=2")
+SMALL = ("tokenizer.kind=word", "model.d_model=32", "model.d_ff=32", "model.layers=1")
 
 
 @pytest.fixture
 def run_elsewhere(tmp_path: Path):
-    """Return a function that runs `seq2seq` on such a system, in a folder with the quickstart."""
+    """Return a function that runs commands on such a system, in a folder with the quickstart."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(WITHOUT)
@@ -43,9 +55,11 @@ def run_elsewhere(tmp_path: Path):
     path = os.pathsep.join([str(site), str(ROOT)])
     variables = {"PYTHONPATH": path, "SEQ2SEQ_CACHE": str(tmp_path / "cache")}
 
-    def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        *commands: tuple[str, ...], status: int, text: str = ""
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "seq2seq_cli", *arguments],
+            [sys.executable, "-c", IN_TURN, json.dumps([status, *commands])],
             cwd=tmp_path,
             env={**os.environ, **variables},
             input=text,
@@ -57,23 +71,26 @@ def run_elsewhere(tmp_path: Path):
 
 
 def test_training_and_translating_work(run_elsewhere):
-    few = [argument for setting in FEW for argument in ("--set", setting)]
-    trained = run_elsewhere("train", "configs/quickstart.yaml", *few)
-    assert trained.returncode == 0, trained.stderr
+    options = [argument for setting in (*FEW, *SMALL) for argument in ("--set", setting)]
     given = ("-i", "data/quickstart/test.de", "-o", "out.en")
-    translated = run_elsewhere("translate", "runs/quickstart", *given)
-    assert translated.returncode == 0, translated.stderr
-    translated = run_elsewhere("translate", "runs/quickstart", text="Ein Bier.\n")
-    assert translated.returncode == 0, translated.stderr
-    assert len(translated.stdout.splitlines()) == 1
+    done = run_elsewhere(
+        ("train", "configs/quickstart.yaml", *options),
+        ("translate", "runs/quickstart", *given),
+        ("translate", "runs/quickstart"),
+        status=0,
+        text="Ein Bier.\n",
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1
 
 
 def test_what_needs_forks_and_signals_is_refused(run_elsewhere):
-    several = ("--set", "training.processes=2")
-    for arguments, reason in (
-        (("serve", "runs/quickstart"), "seq2seq serve needs Linux or macOS"),
-        (("train", "configs/quickstart.yaml", *several), "training.processes: several need"),
-    ):
-        refused = run_elsewhere(*arguments)
-        assert refused.returncode == 2
-        assert refused.stderr.startswith(f"error: {reason}")
+    refused = run_elsewhere(
+        ("serve", "runs/quickstart"),
+        ("train", "configs/quickstart.yaml", "--set", "training.processes=2"),
+        status=2,
+    )
+    assert refused.returncode == 2
+    first, *_, second = refused.stderr.split("error: ")[1:]
+    assert first.startswith("seq2seq serve needs Linux or macOS")
+    assert second.startswith("training.processes: several need")
