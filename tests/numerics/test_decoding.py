@@ -1,3 +1,4 @@
+import functools
 import itertools
 import math
 import shutil
@@ -170,6 +171,14 @@ def all_translations(model: Transformer, src: list[int], max_length: int) -> dic
     return {ids: log_prob(model, src, list(ids)) for ids in everything}
 
 
+@functools.cache
+def exhaustive_search(seed: int) -> tuple[Transformer, list[int], dict]:
+    """Return a random model, a source and the log-probabilities of all its translations."""
+    model = build(seed, vocabulary=6)
+    src = random_sources(1)[0]
+    return model, src, all_translations(model, src, 4)
+
+
 @pytest.mark.parametrize("formula", ["power", "gnmt"])
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
 def test_wide_beam_matches_exhaustive_search(formula, alpha):
@@ -177,11 +186,10 @@ def test_wide_beam_matches_exhaustive_search(formula, alpha):
         beam_size=64, n_best=5, length_penalty=alpha, length_penalty_formula=formula
     )
     for seed in range(3):
-        model = build(seed, vocabulary=6)
-        src = random_sources(1)[0]
+        model, src, log_probs = exhaustive_search(seed)
         scores = {
             ids: total / length_penalty(formula, alpha, len(ids) + 1)
-            for ids, total in all_translations(model, src, 4).items()
+            for ids, total in log_probs.items()
         }
         expected = sorted(scores.items(), key=lambda item: -item[1])[:5]
         for decoder in decoders(model):
@@ -221,9 +229,11 @@ def naive_beam(
     finished: list[tuple[float, list[int]]] = []
     for length in range(max_length + 1):
         candidates = []
-        for total, ids in growing:
-            log_probs = model(torch.tensor([src]), torch.tensor([[BOS_ID, *ids]]))[0, -1]
-            log_probs = log_probs.log_softmax(dim=-1).tolist()
+        begun = torch.tensor([[BOS_ID, *ids] for _, ids in growing])
+        logits = model(torch.tensor([src] * len(growing)), begun)[:, -1]
+        for (total, ids), log_probs in zip(
+            growing, logits.log_softmax(dim=-1).tolist(), strict=True
+        ):
             tokens = {EOS_ID} if length == max_length else {*range(len(log_probs))}
             candidates += [
                 (total + log_probs[t], ids, t) for t in sorted(tokens.difference(NEVER_OUTPUT))
