@@ -169,7 +169,7 @@ def nan_weight(module: str, after_step: int) -> Iterator[None]:
 )
 def test_nan_loss_stops_the_run_and_reports_its_source(numbers, seq2seq, tmp_path, weight, module):
     with nan_weight(weight, after_step=11):
-        settings = ("training.save_every=10", "model.dropout=0.1")
+        settings = ("training.save_every=10", "model.dropout=0.1", "training.max_steps=14")
         result = train(seq2seq, numbers, tmp_path / "run", *settings)
     assert result.exit_code == 2
     first, *report = result.stderr[result.stderr.index("error: ") :].splitlines()
@@ -272,7 +272,8 @@ def test_overlong_validation_line_is_left_out_of_the_loss_and_counted(numbers, s
         folder, run = tmp_path / str(tokens), tmp_path / f"run-{tokens}"
         folder.mkdir()
         given = with_a_long_line(numbers, folder, tokens)
-        result = train(seq2seq, numbers, run, *given)
+        few = ("training.max_steps=2", "training.warmup_steps=1")
+        result = train(seq2seq, numbers, run, *given, *few)
         assert result.exit_code == 0, result.stderr
         found = json.loads(seq2seq("eval", run, "--json").stdout)
         assert found["num_lines"] == 60
