@@ -98,11 +98,15 @@ def accumulate_gradients(
 def seed_dropout(model: nn.Module, seed: int, step: int, rank: int) -> None:
     """Seed the dropout of one update, independently of everything before it.
 
-    The keys of fused operations are the same in all processes; PyTorch's generator is not.
+    The keys of fused operations are the same in all processes; PyTorch's generator is not. A model
+    on a CPU needs no other, and `torch.manual_seed` takes its time: it keeps the stack of the call
+    for devices that are not there.
     """
     modules = [module for module in model.modules() if isinstance(module, Dropout)]
     keys = np.random.SeedSequence([seed, step]).generate_state(len(modules), np.uint64)
     for module, key in zip(modules, keys, strict=True):
         module.key = int(key)
     of_process = np.random.SeedSequence([seed, step, rank])
-    torch.manual_seed(int(of_process.generate_state(1, np.uint64)[0]))
+    is_on_cpu = next(model.parameters()).device.type == "cpu"
+    set_seed = torch.default_generator.manual_seed if is_on_cpu else torch.manual_seed
+    set_seed(int(of_process.generate_state(1, np.uint64)[0]))
