@@ -91,7 +91,8 @@ def table(found: dict[int, dict[str, float]]) -> str:
     mean, *effects_OM, errors_M = zip(*columns, strict=True)
     for option, effects in zip(FACTORS, effects_OM, strict=True):
         rows.append(f"| `{option}` | {' | '.join(f'{effect:+.2g}' for effect in effects)} |")
-    rows.append(f"| standard error | {' | '.join(f'{error:.2g}' for error in errors_M)} |")
+    if freedom > 0:
+        rows.append(f"| standard error | {' | '.join(f'{error:.2g}' for error in errors_M)} |")
     rows.append(f"| mean of {len(found)} runs | {' | '.join(f'{value:.4g}' for value in mean)} |")
     return "\n".join(rows)
 

@@ -50,6 +50,11 @@ def replacing(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
+def is_missing_or_empty(path: Path) -> bool:
+    """Return True if a folder can be written there without mixing with what is there."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a folder to fill, which becomes `path`, missing or empty, if the block raises nothing.

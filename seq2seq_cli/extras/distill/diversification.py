@@ -63,9 +63,9 @@ def diversify(
             corpora += new
         if len(corpora) == len(config.data.train):
             raise UserError(
-                "there is nothing to learn from: both models have learned the training text by "
-                "heart and repeat it; shorter training, as with --set training.max_steps=…, "
-                "leaves more to add"
+                f"no translation by {folder}/forward or backward is left to add; models that have "
+                "trained for long repeat the training text: try fewer updates, as with --set "
+                "training.max_steps=…"
             )
         begun = load_config(RunFolder(runs["forward"]).config)
         mixed = on_more_text(begun, corpora, made)

@@ -14,7 +14,7 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import TOKENIZER_KINDS
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import new_folder
+from seq2seq_cli.files import is_missing_or_empty, new_folder
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Format(ABC):
 
     def check_output(self, output: Path) -> None:
         """Raise UserError if the output exists; an empty folder may."""
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        if not is_missing_or_empty(output):
             raise UserError(f"{output} exists and is not an empty folder")
 
     def require(self, config: Config) -> None:  # noqa: B027 (most formats need nothing)

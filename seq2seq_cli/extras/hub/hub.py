@@ -21,7 +21,14 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.export.model_card import model_card
 from seq2seq_cli.extras.export.portable import portable_config, portable_record
-from seq2seq_cli.files import MEBIBYTE, fsync, read_json, write_atomic, write_json
+from seq2seq_cli.files import (
+    MEBIBYTE,
+    fsync,
+    is_missing_or_empty,
+    read_json,
+    write_atomic,
+    write_json,
+)
 from seq2seq_cli.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -106,7 +113,7 @@ def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
     hub has no such run, and if what it has cannot be loaded. Returns what was pulled.
     """
     api = _api()
-    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+    if not is_missing_or_empty(run_dir):
         raise UserError(f"{run_dir} exists and is not an empty folder: pull to another one")
     part = run_dir.with_name(f"{run_dir.name}.part")
     with _hub_errors(repo):

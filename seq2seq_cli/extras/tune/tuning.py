@@ -92,7 +92,7 @@ def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
         raise UserError(
             f"{folder} has trials of another config or of other options: choose another --output"
         )
-    if begun.text and begun.text != study.text:
+    if begun.text not in (study.text, {}):  # {}: of a record from before it was kept
         raise UserError(
             f"the text has changed since the trials in {folder}, which cannot be compared with "
             "others: put it back, or choose another --output"

@@ -5,7 +5,6 @@ import json
 import os
 import random
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -228,12 +227,15 @@ def test_pipes_are_written_not_replaced(seq2seq: Command, tmp_path: Path):
     pipes = [tmp_path / name for name in ("kept.tsv", "rejected.tsv")]
     for pipe in pipes:
         os.mkfifo(pipe)
-    with ThreadPoolExecutor(2) as readers:
-        read = [readers.submit(pipe.read_text) for pipe in pipes]
-        command = ("clean", tmp_path / "in.tsv", "-o", pipes[0], "--rejected", pipes[1])
-        assert seq2seq(*command).exit_code == 0
-        assert read[0].result() == "eins\tone\n"
-        assert read[1].result().startswith("empty\t2")
+    descriptors = [os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) for pipe in pipes]
+    command = ("clean", tmp_path / "in.tsv", "-o", pipes[0], "--rejected", pipes[1])
+    result = seq2seq(*command)
+    kept, rejected = (os.read(descriptor, 1_000) for descriptor in descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert result.exit_code == 0, result.stderr
+    assert kept == b"eins\tone\n"
+    assert rejected.startswith(b"empty\t2")
     assert all(pipe.is_fifo() for pipe in pipes)
 
 
