@@ -25,7 +25,7 @@ enum { CHUNK = 96 }; /* rows that are converted at once: a multiple of the rows 
 
 /* Rows of inputs as words of 32 bits: one fp32 number, two of bf16 or four of int8. */
 typedef struct {
-    long count, words;
+    int64_t count, words;
     const void *numbers;
     const float *scale; /* of every row, in INT8 */
 } Inputs;
@@ -37,14 +37,14 @@ typedef struct {
     const float *bias, *scale; /* scale and shift: INT8 only */
     const int32_t *shift;
     int precision, activation;
-    long outputs, stride; /* outputs from this group on; distance between rows */
+    int64_t outputs, stride; /* outputs from this group on; distance between rows */
     const float *residual;
     float *y;
 } Group;
 
 /* Continuations of the hypotheses of a sentence, `count` of them, the greatest sum first. */
 typedef struct {
-    long count;
+    int64_t count;
     float *sums;
     int64_t *origins, *tokens;
 } Candidates;
@@ -53,30 +53,30 @@ typedef struct {
     const char *name;
     int precisions; /* a bit for each */
     /* Quantize a row of inputs x to round(127 x / max|x|), filled up to whole words. */
-    void (*quantize)(long size, long words, const float *x, uint8_t *q, float *scale);
-    void (*round_to_bf16)(long size, long words, const float *x, uint16_t *q);
+    void (*quantize)(int64_t size, int64_t words, const float *x, uint8_t *q, float *scale);
+    void (*round_to_bf16)(int64_t size, int64_t words, const float *x, uint16_t *q);
     /* Multiply some groups, one after the other in memory; their inputs are the same. */
-    void (*multiply)(const Group *groups, long count);
+    void (*multiply)(const Group *groups, int64_t count);
     /* softmax(q K) V: keys[i] points to a key, its value is `to_values` numbers further. */
-    void (*attend)(long size, long count, const float *const *keys, long to_values, const float *q,
-                   float *scores, float *y);
-    void (*normalize)(const Norm *norm, long size, const float *x, float *y);
-    float (*log_sum_exp)(long size, const float *x);
+    void (*attend)(int64_t size, int64_t count, const float *const *keys, int64_t to_values,
+                   const float *q, float *scores, float *y);
+    void (*normalize)(const Norm *norm, int64_t size, const float *x, float *y);
+    float (*log_sum_exp)(int64_t size, const float *x);
     /* y = log(e^y + e^(x + offset)) */
-    void (*add_in_log_space)(long size, const float *x, float offset, float *y);
+    void (*add_in_log_space)(int64_t size, const float *x, float offset, float *y);
     /* The first index of the greatest number; -1 if all are -inf or NaN. */
-    long (*find_greatest)(long size, const float *x);
+    int64_t (*find_greatest)(int64_t size, const float *x);
     /* Let the numbers of a row, plus `offset`, take their places among the candidates. */
-    void (*add_candidates)(const Candidates *c, int64_t origin, long size, const float *x,
+    void (*add_candidates)(const Candidates *c, int64_t origin, int64_t size, const float *x,
                            float offset);
     /* Training: heads of sentences, blocks of ROWS_OF_A_SUM rows, rows; from first to last - 1. */
-    void (*attend_forward)(const RowAttention *a, long first, long last);
-    void (*attend_backward)(const RowAttention *a, long first, long last);
-    void (*residual_forward)(const Residual *r, long first, long last);
-    void (*residual_backward)(const Residual *r, long first, long last);
-    void (*activation_forward)(const Activation *a, long first, long last);
-    void (*activation_backward)(const Activation *a, long first, long last);
-    void (*probabilities)(const Softmax *s, long first, long last);
+    void (*attend_forward)(const RowAttention *a, int64_t first, int64_t last);
+    void (*attend_backward)(const RowAttention *a, int64_t first, int64_t last);
+    void (*residual_forward)(const Residual *r, int64_t first, int64_t last);
+    void (*residual_backward)(const Residual *r, int64_t first, int64_t last);
+    void (*activation_forward)(const Activation *a, int64_t first, int64_t last);
+    void (*activation_backward)(const Activation *a, int64_t first, int64_t last);
+    void (*probabilities)(const Softmax *s, int64_t first, int64_t last);
 } Kernels;
 
 /* Of this machine. Hidden, as a program that is linked to the library would have its own copy. */
@@ -90,7 +90,7 @@ const Kernels *chosen_kernels(void);
 /* Let a continuation take its place among the candidates, behind those with the same sum. */
 static inline void offer(const Candidates *c, float sum, int64_t origin, int64_t token)
 {
-    long place = c->count - 1;
+    int64_t place = c->count - 1;
     for (; place > 0 && sum > c->sums[place - 1]; place--) {
         c->sums[place] = c->sums[place - 1];
         c->origins[place] = c->origins[place - 1];

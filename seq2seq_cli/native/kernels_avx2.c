@@ -28,7 +28,7 @@ INLINE __m256i add_bytes(__m256i sum, __m256i x, __m256i weight)
 
 #include "add_products_avx2.h"
 
-static void multiply_in_blocks(const Group *groups, long count);
+static void multiply_in_blocks(const Group *groups, int64_t count);
 #define MULTIPLY multiply_in_blocks
 #include "kernels_template.h"
 
@@ -65,9 +65,9 @@ INLINE __m256i add_copied(const int precision, __m256i sum, __m256i x, __m256i w
     return sum;
 }
 
-INLINE void copy_weights(const int precision, Block *b, const int32_t *weight, long words)
+INLINE void copy_weights(const int precision, Block *b, const int32_t *weight, int64_t words)
 {
-    for (long i = 0; i < words; i++) {
+    for (int64_t i = 0; i < words; i++) {
         ivec w = iload(weight + i * GROUP);
         if (precision == FP32) {
             b->weights[i] = w;
@@ -84,15 +84,15 @@ INLINE void copy_weights(const int precision, Block *b, const int32_t *weight, l
 }
 
 /* The sums stay in registers, as the loops are unrolled before gcc assigns these. */
-INLINE void add_block(const int precision, const int rows, const char *x, long stride, long words,
-                      const __m256i *w, __m256i *all)
+INLINE void add_block(const int precision, const int rows, const char *x, int64_t stride,
+                      int64_t words, const __m256i *w, __m256i *all)
 {
     const int per_word = precision == INT8 ? 4 : 2;
     __m256i sums[2 * ROWS];
 #pragma GCC unroll 16
     for (int n = 0; n < 2 * rows; n++)
         sums[n] = all[n];
-    for (long i = 0; i < words; i++, w += per_word)
+    for (int64_t i = 0; i < words; i++, w += per_word)
 #pragma GCC unroll 16
         for (int n = 0; n < 2 * rows; n++) {
             int32_t word;
@@ -105,8 +105,8 @@ INLINE void add_block(const int precision, const int rows, const char *x, long s
         all[n] = sums[n];
 }
 
-INLINE void multiply_block(const int precision, long rows, const char *x, long stride, long words,
-                           const ivec *weights, ivec *sums)
+INLINE void multiply_block(const int precision, int64_t rows, const char *x, int64_t stride,
+                           int64_t words, const ivec *weights, ivec *sums)
 {
     const __m256i *w = &weights->a;
     switch (rows) {
@@ -121,31 +121,31 @@ INLINE void multiply_block(const int precision, long rows, const char *x, long s
 /* All rows of a panel. Meanwhile the weights of the next block are brought to the second cache. */
 INLINE void multiply_panel(const int precision, const Group *g, int panel, Block *b)
 {
-    const long words = g->x->words, count = g->x->count, stride = 4 * words;
-    const long most = precision == INT8 ? BLOCK / 2 : BLOCK;
+    const int64_t words = g->x->words, count = g->x->count, stride = 4 * words;
+    const int64_t most = precision == INT8 ? BLOCK / 2 : BLOCK;
     const int32_t *weight = g->weight + panel * LANES;
     const int32_t *after = panel + 1 < PANELS ? weight + LANES : g->weight + words * GROUP;
     memset(b->sums, 0, count * sizeof *b->sums);
     b->zero_row = izeros();
-    for (long first = 0, size; first < words; first += size) {
+    for (int64_t first = 0, size; first < words; first += size) {
         size = words - first < most ? words - first : most;
         const int32_t *next = first + size < words ? weight + (first + size) * GROUP : after;
         copy_weights(precision, b, weight + first * GROUP, size);
         const char *x = (const char *)g->x->numbers + 4 * first;
-        for (long row = 0, fetched = 0; row < count; row += ROWS) {
+        for (int64_t row = 0, fetched = 0; row < count; row += ROWS) {
             for (; fetched * count < (row + ROWS) * size; fetched++)
                 __builtin_prefetch(next + fetched * GROUP, 0, 2);
             multiply_block(precision, count - row, x + row * stride, stride, size, b->weights,
                            b->sums + row);
         }
     }
-    for (long row = 0; row < count; row++) {
+    for (int64_t row = 0; row < count; row++) {
         ivec sum = b->sums[row];
         finish(g, precision, panel, row, precision == INT8 ? isub(sum, b->zero_row) : sum);
     }
 }
 
-static void multiply_in_blocks(const Group *groups, long count)
+static void multiply_in_blocks(const Group *groups, int64_t count)
 {
     if (groups->x->count <= FEW) {
         multiply(groups, count);

@@ -39,12 +39,12 @@ INLINE ivec add_products(const int precision, ivec sum, int32_t word, ivec weigh
 }
 
 #ifdef HAS_BF16
-static void round_to_bf16(long size, long words, const float *x, uint16_t *q)
+static void round_to_bf16(int64_t size, int64_t words, const float *x, uint16_t *q)
 {
-    for (long i = 0; i < size; i += LANES)
+    for (int64_t i = 0; i < size; i += LANES)
         _mm256_storeu_si256((__m256i *)(q + i),
                             (__m256i)_mm512_cvtneps_pbh(load_first(x + i, size - i)));
-    long end = (size + LANES - 1) / LANES * LANES;
+    int64_t end = (size + LANES - 1) / LANES * LANES;
     memset(q + end, 0, 2 * (2 * words - end));
 }
 #endif
@@ -64,7 +64,7 @@ typedef struct {
 #define TILES __attribute__((target("amx-int8,amx-bf16,amx-tile")))
 
 /* Tiles 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights. */
-TILES static void take_tiles(Tiles *former, long rows)
+TILES static void take_tiles(Tiles *former, int64_t rows)
 {
     Tiles own = {.palette = 1};
     for (int tile = 0; tile < 8; tile++) {
@@ -90,11 +90,11 @@ TILES static void give_back_tiles(const Tiles *former)
     } while (0)
 
 /* Turn sums of some panels, [rows][panels][LANES], into outputs. */
-static void finish_tiles(const Group *g, int panel, int panels, long row, const int32_t *sums)
+static void finish_tiles(const Group *g, int panel, int panels, int64_t row, const int32_t *sums)
 {
-    long rows = g->x->count - row < 2 * LANES ? g->x->count - row : 2 * LANES;
+    int64_t rows = g->x->count - row < 2 * LANES ? g->x->count - row : 2 * LANES;
     for (int p = 0; p < panels && (panel + p) * LANES < g->outputs; p++)
-        for (long r = 0; r < rows; r++)
+        for (int64_t r = 0; r < rows; r++)
             finish(g, g->precision, panel + p, row + r,
                    iload(sums + (r * panels + p) * LANES));
 }
@@ -103,14 +103,14 @@ static void finish_tiles(const Group *g, int panel, int panels, long row, const 
 TILES static void multiply_few_tiles(const Group *g)
 {
     int32_t sums[LANES][GROUP];
-    long words = g->x->words;
+    int64_t words = g->x->words;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (long i = 0; i < words; i += LANES) {
+    for (int64_t i = 0; i < words; i += LANES) {
         const int32_t *weight = g->weight + i * GROUP;
-        for (long n = 0; n < LANES * GROUP; n += LANES)
+        for (int64_t n = 0; n < LANES * GROUP; n += LANES)
             _mm_prefetch((const char *)(weight + n) + 2 * AHEAD, _MM_HINT_T0);
         _tile_loadd(4, (const int32_t *)g->x->numbers + i, 4 * words);
         _tile_loadd(6, weight, 4 * GROUP);
@@ -134,9 +134,9 @@ TILES static void multiply_few_tiles(const Group *g)
 TILES static void multiply_many_tiles(const Group *g)
 {
     int32_t sums[2 * LANES][2 * LANES];
-    long rows = g->x->count, words = g->x->words;
+    int64_t rows = g->x->count, words = g->x->words;
     for (int panel = 0; panel < PANELS && panel * LANES < g->outputs; panel += 2)
-        for (long row = 0; row < rows; row += 2 * LANES) {
+        for (int64_t row = 0; row < rows; row += 2 * LANES) {
             const int32_t *upper = (const int32_t *)g->x->numbers + row * words;
             const int32_t *lower = upper + LANES * words;
             int has_lower = rows - row > LANES;
@@ -144,7 +144,7 @@ TILES static void multiply_many_tiles(const Group *g)
             _tile_zero(1);
             _tile_zero(2);
             _tile_zero(3);
-            for (long i = 0; i < words; i += LANES) {
+            for (int64_t i = 0; i < words; i += LANES) {
                 const int32_t *weight = g->weight + i * GROUP + panel * LANES;
                 _tile_loadd(4, upper + i, 4 * words);
                 _tile_loadd(6, weight, 4 * GROUP);
@@ -166,9 +166,9 @@ TILES static void multiply_many_tiles(const Group *g)
 }
 
 /* In bf16 for any number of rows or for none: AMX adds in another order. */
-static void multiply_amx(const Group *groups, long count)
+static void multiply_amx(const Group *groups, int64_t count)
 {
-    long rows = groups->x->count;
+    int64_t rows = groups->x->count;
     if (groups->precision == FP32 || (groups->precision == INT8 && rows < MANY)) {
         multiply(groups, count);
         return;

@@ -67,11 +67,11 @@ INLINE vec apply_silu(vec x)
     return sub(max(x, zeros()), mul(absolute(x), tail_of_sigmoid(x)));
 }
 
-static void quantize(long size, long words, const float *x, uint8_t *q, float *scale)
+static void quantize(int64_t size, int64_t words, const float *x, uint8_t *q, float *scale)
 {
     const int zero = UNSIGNED_INPUTS ? 128 : 0;
     vec most = zeros(), nan = zeros(); /* 0 times infinity is NaN too */
-    for (long i = 0; i < size; i += LANES) {
+    for (int64_t i = 0; i < size; i += LANES) {
         vec input = load_first(x + i, size - i);
         most = max(most, absolute(input));
         nan = mul_add(input, zeros(), nan);
@@ -79,15 +79,15 @@ static void quantize(long size, long words, const float *x, uint8_t *q, float *s
     float top = greatest_of(most);
     *scale = top / 127 + sum_of(nan);
     vec inverse = broadcast(top > 0 ? 127 / top : 0);
-    for (long i = 0; i < size; i += LANES)
+    for (int64_t i = 0; i < size; i += LANES)
         store_bytes(q + i, to_whole(mul(load_first(x + i, size - i), inverse)), zero);
     memset(q + size, zero, 4 * words - size);
 }
 
 /* Turn sums of products into outputs, for one panel and one row. */
-INLINE void finish(const Group *g, const int precision, int panel, long row, ivec sum)
+INLINE void finish(const Group *g, const int precision, int panel, int64_t row, ivec sum)
 {
-    long o = panel * LANES, at = row * g->stride + o, count = g->outputs - o;
+    int64_t o = panel * LANES, at = row * g->stride + o, count = g->outputs - o;
     vec result, bias = load(g->bias + o);
     if (precision == INT8) {
         if (UNSIGNED_INPUTS)
@@ -116,15 +116,15 @@ enum { AHEAD = 2048 }; /* bytes of weights that are prefetched */
 
 /* Words are added up one after the other, so that a row's sums have the same bits in any batch. */
 INLINE void multiply_tile(const Group *g, const int precision, const int rows, const int panels,
-                          long row, int panel)
+                          int64_t row, int panel)
 {
     ivec sums[ROWS][PANELS], done[ROWS][PANELS]; /* in registers; in memory */
-    long words = g->x->words;
+    int64_t words = g->x->words;
     const char *x = (const char *)g->x->numbers + 4 * row * words;
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < panels; p++)
             sums[r][p] = izeros();
-    for (long i = 0; i < words; i++) {
+    for (int64_t i = 0; i < words; i++) {
         ivec weights[PANELS];
         for (int p = 0; p < panels; p++) {
             __builtin_prefetch(PREFETCHED(g, i, panel + p));
@@ -146,8 +146,8 @@ INLINE void multiply_tile(const Group *g, const int precision, const int rows, c
 }
 
 /* A constant number of rows keeps the sums in registers. */
-INLINE void multiply_rows(const Group *g, const int precision, int rows, const int panels, long row,
-                          int panel)
+INLINE void multiply_rows(const Group *g, const int precision, int rows, const int panels,
+                          int64_t row, int panel)
 {
     switch (rows) {
     case 1: multiply_tile(g, precision, 1, panels, row, panel); break;
@@ -172,12 +172,12 @@ INLINE void multiply_rows(const Group *g, const int precision, int rows, const i
 /* All rows, in blocks of about the same number, and as many panels at once as fit beside them. */
 INLINE void multiply_in(const int precision, const Group *g)
 {
-    long count = g->x->count, blocks = (count + ROWS - 1) / ROWS;
-    long most = blocks ? (count + blocks - 1) / blocks : 0;
+    int64_t count = g->x->count, blocks = (count + ROWS - 1) / ROWS;
+    int64_t most = blocks ? (count + blocks - 1) / blocks : 0;
     (void)most; /* unless the number of panels depends on it */
 #define IN_PANELS(panels) \
     for (int panel = 0; panel < PANELS && panel * LANES < g->outputs; panel += panels) \
-        for (long b = 0, row = 0; b < blocks; b++) { \
+        for (int64_t b = 0, row = 0; b < blocks; b++) { \
             int rows = (count - row + blocks - b - 1) / (blocks - b); \
             multiply_rows(g, precision, rows, panels, row, panel); \
             row += rows; \
@@ -190,7 +190,7 @@ INLINE void multiply_in(const int precision, const Group *g)
         IN_PANELS(4)
 }
 
-static void multiply(const Group *groups, long count)
+static void multiply(const Group *groups, int64_t count)
 {
     for (const Group *g = groups; g < groups + count; g++)
         switch (g->precision) {
@@ -203,35 +203,35 @@ static void multiply(const Group *groups, long count)
 }
 
 /* In place; padded with 0 to whole vectors. */
-static void softmax(float *scores, long count)
+static void softmax(float *scores, int64_t count)
 {
     vec top = broadcast(-INFINITY), total = zeros();
-    for (long i = 0; i < count; i += LANES)
+    for (int64_t i = 0; i < count; i += LANES)
         top = max(top, fill(load(scores + i), count - i, -INFINITY));
     top = broadcast(greatest_of(top));
-    for (long i = 0; i < count; i += LANES) {
+    for (int64_t i = 0; i < count; i += LANES) {
         vec power = fill(exponential_below(load(scores + i), top), count - i, 0);
         store(scores + i, power);
         total = add(total, power);
     }
     vec share = broadcast(1 / sum_of(total));
-    for (long i = 0; i < count; i += LANES)
+    for (int64_t i = 0; i < count; i += LANES)
         store(scores + i, mul(load(scores + i), share));
 }
 
-static void attend(long size, long count, const float *const *keys, long to_values, const float *q,
-                   float *scores, float *y)
+static void attend(int64_t size, int64_t count, const float *const *keys, int64_t to_values,
+                   const float *q, float *scores, float *y)
 {
-    for (long i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count; i++) {
         vec sum = zeros();
-        for (long k = 0; k < size; k += LANES)
+        for (int64_t k = 0; k < size; k += LANES)
             sum = mul_add(load_first(q + k, size - k), load_first(keys[i] + k, size - k), sum);
         scores[i] = sum_of(sum);
     }
     softmax(scores, count);
-    for (long k = 0; k < size; k += LANES) {
+    for (int64_t k = 0; k < size; k += LANES) {
         vec sum = zeros();
-        for (long i = 0; i < count; i++) {
+        for (int64_t i = 0; i < count; i++) {
             vec part = load_first(keys[i] + to_values + k, size - k);
             sum = mul_add(broadcast(scores[i]), part, sum);
         }
@@ -239,20 +239,20 @@ static void attend(long size, long count, const float *const *keys, long to_valu
     }
 }
 
-static void normalize(const Norm *norm, long size, const float *x, float *y)
+static void normalize(const Norm *norm, int64_t size, const float *x, float *y)
 {
     vec sum = zeros(), squares = zeros();
-    for (long i = 0; i < size; i += LANES)
+    for (int64_t i = 0; i < size; i += LANES)
         sum = add(sum, load_first(x + i, size - i));
     vec mean = broadcast(sum_of(sum) / size);
-    for (long i = 0; i < size; i += LANES) {
+    for (int64_t i = 0; i < size; i += LANES) {
         vec off = fill(sub(load_first(x + i, size - i), mean), size - i, 0);
         squares = mul_add(off, off, squares);
     }
     float variance = sum_of(squares) / size;
     float divisor = variance < INFINITY ? sqrtf(variance + norm->epsilon) : NAN;
     vec scale = broadcast(1 / divisor);
-    for (long i = 0; i < size; i += LANES) {
+    for (int64_t i = 0; i < size; i += LANES) {
         vec off = mul(sub(load_first(x + i, size - i), mean), scale);
         vec result = mul_add(off, load_first(norm->weight + i, size - i),
                          load_first(norm->bias + i, size - i));
@@ -260,10 +260,10 @@ static void normalize(const Norm *norm, long size, const float *x, float *y)
     }
 }
 
-INLINE vec greatest_lanes(long size, const float *x)
+INLINE vec greatest_lanes(int64_t size, const float *x)
 {
     vec top = broadcast(-INFINITY);
-    long i = 0;
+    int64_t i = 0;
     for (; i + LANES <= size; i += LANES)
         top = max(load(x + i), top);
     if (i < size)
@@ -271,11 +271,11 @@ INLINE vec greatest_lanes(long size, const float *x)
     return top;
 }
 
-static float log_sum_exp_of(long size, const float *x)
+static float log_sum_exp_of(int64_t size, const float *x)
 {
     float top = greatest_of(greatest_lanes(size, x));
     vec total = zeros();
-    for (long i = 0; i < size; i += LANES) {
+    for (int64_t i = 0; i < size; i += LANES) {
         vec power = exponential_below(load_first(x + i, size - i), broadcast(top));
         total = add(total, fill(power, size - i, 0));
     }
@@ -292,9 +292,9 @@ INLINE vec log_of_one_and(vec x)
     return mul(sum, s);
 }
 
-static void add_in_log_space(long size, const float *x, float offset, float *y)
+static void add_in_log_space(int64_t size, const float *x, float offset, float *y)
 {
-    for (long i = 0; i < size; i += LANES) {
+    for (int64_t i = 0; i < size; i += LANES) {
         vec a = add(load_first(x + i, size - i), broadcast(offset)), b = load_first(y + i, size - i);
         vec top = max(a, b), below = max(sub(min(a, b), top), broadcast(-87)); /* 2 × -inf */
         vec ratio = exponential(below);
@@ -302,12 +302,12 @@ static void add_in_log_space(long size, const float *x, float offset, float *y)
     }
 }
 
-static long greatest_index(long size, const float *x)
+static int64_t greatest_index(int64_t size, const float *x)
 {
     float top = greatest_of(greatest_lanes(size, x));
     if (!(top > -INFINITY))
         return -1;
-    for (long i = 0; i < size; i += LANES) {
+    for (int64_t i = 0; i < size; i += LANES) {
         unsigned matches = equal(load_first(x + i, size - i), broadcast(top)) & first(size - i);
         if (matches)
             return i + __builtin_ctz(matches);
@@ -315,10 +315,10 @@ static long greatest_index(long size, const float *x)
     return -1;
 }
 
-static void add_candidates(const Candidates *c, int64_t origin, long size, const float *x,
+static void add_candidates(const Candidates *c, int64_t origin, int64_t size, const float *x,
                            float offset)
 {
-    for (long i = 0; i < size; i += LANES) {
+    for (int64_t i = 0; i < size; i += LANES) {
         vec some = add(load_first(x + i, size - i), broadcast(offset));
         unsigned better = greater(some, broadcast(c->sums[c->count - 1])) & first(size - i);
         if (!better)

@@ -13,7 +13,6 @@ from ctypes import (
     c_int,
     c_int32,
     c_int64,
-    c_long,
     c_uint32,
     c_uint64,
     c_void_p,
@@ -200,13 +199,13 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     pointer = c_void_p
     library.choose_kernels.argtypes = (c_char_p,)
     library.kernels_name.restype = c_char_p
-    library.linear.argtypes = (pointer, c_int, c_long, *[pointer] * 4, c_int)
-    library.workspace_size.argtypes = (pointer, c_long, c_long, c_int)
-    library.workspace_size.restype = c_long
-    library.encode.argtypes = (pointer, pointer, c_long, pointer, c_int64, *[pointer] * 3, c_int)
+    library.linear.argtypes = (pointer, c_int, c_int64, *[pointer] * 4, c_int)
+    library.workspace_size.argtypes = (pointer, c_int64, c_int64, c_int)
+    library.workspace_size.restype = c_int64
+    library.encode.argtypes = (pointer, pointer, c_int64, pointer, c_int64, *[pointer] * 3, c_int)
     library.decode.argtypes = (*[pointer] * 6, c_int)
-    library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
-    library.search.argtypes = (pointer, c_long, *[pointer] * 3, c_int)
+    library.log_sum_exp.argtypes = (c_int64, c_int64, pointer, pointer, c_int)
+    library.search.argtypes = (pointer, c_int64, *[pointer] * 3, c_int)
     library.score.argtypes = (*[pointer] * 5, c_int)
     fused = ("attend_to_rows", "add_and_normalize", "activate")
     for name in fused:

@@ -64,13 +64,13 @@ typedef struct {
 } Batch;
 
 /* Bytes of scratch memory that a pass needs. */
-long workspace_size(const Stack *stack, long rows, long longest, int threads);
+int64_t workspace_size(const Stack *stack, int64_t rows, int64_t longest, int threads);
 
 /* Encode the sources of a batch into its memory, one after the other without padding. `ids`:
    [sentences][longest], of which `rows` are not `pad`; `places`: the position of each id, NULL for
    0, 1, 2 and so on; `positions`: for each position a vector of d_model that is added to the
    embedding or, if it is rotary, the rotations of a head. */
-void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids, int64_t pad,
+void encode(const Stack *encoder, const Batch *b, int64_t rows, const int64_t *ids, int64_t pad,
             const int64_t *places, const float *positions, void *workspace, int threads);
 
 /* One step: logits of the next token, [sentences][width][vocabulary]. `ids`: the last token of every
@@ -79,7 +79,7 @@ void decode(const Stack *decoder, const Batch *b, const int64_t *ids, const floa
             float *logits, void *workspace, int threads);
 
 /* The logarithm of the sum of e^x of every row. */
-void log_sum_exp(long rows, long size, const float *x, float *y, int threads);
+void log_sum_exp(int64_t rows, int64_t size, const float *x, float *y, int threads);
 
 /* Sentences to translate. */
 typedef struct {
@@ -121,7 +121,7 @@ typedef struct {
 
 /* Translate a batch. Several models, of one vocabulary, are an ensemble: they search with the mean
    of their probabilities. */
-int search(const Model *models, long num_models, const SearchOptions *options,
+int search(const Model *models, int64_t num_models, const SearchOptions *options,
            const Sources *sources, Found *found, int threads);
 
 /* Given translations of sources. */

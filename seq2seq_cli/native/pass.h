@@ -9,7 +9,7 @@
 typedef struct {
     const Stack *stack;
     const float *positions; /* see encode */
-    long rows, longest; /* rows; the most positions that one of them attends to */
+    int64_t rows, longest; /* rows; the most positions that one of them attends to */
     int threads, in_attention; /* threads of the pass, and of attention */
     void *q; /* inputs of linear layers as words */
     float *states, *normed, *heads, *wide; /* rows of d_model; of `wide`, of 3 d_model or d_ff */
@@ -22,16 +22,16 @@ typedef struct {
 typedef struct {
     const Pass *pass;
     const Batch *batch;
-    long layer;
+    int64_t layer;
     float *weights; /* [rows][longest source]: of the sources, mean of the heads; may be NULL */
 } Attention;
 
-Pass begin(const Stack *stack, const float *positions, long rows, long longest, void *workspace,
-           int threads);
+Pass begin(const Stack *stack, const float *positions, int64_t rows, int64_t longest,
+           void *workspace, int threads);
 
 /* The state of a row is the embedding of its token; an id that is no token gets the vector of token
    0: a search among NaN logits may ask for one. */
-void embed(const Pass *p, long row, int64_t id, long position);
+void embed(const Pass *p, int64_t row, int64_t id, int64_t position);
 
 /* A thread's list of keys. */
 const float **keys_of(const Pass *p, int thread);
@@ -39,11 +39,11 @@ const float **keys_of(const Pass *p, int thread);
 /* softmax(q K) V for every head of a row; the queries include the scale of the scores. keys_of()
    points to the keys of each position, all heads side by side; its values follow d_model later.
    `weights` gets the mean of the heads' softmax, and may be NULL. */
-void attend(const Pass *p, long count, const float *q, long row, int thread, float *weights);
+void attend(const Pass *p, int64_t count, const float *q, int64_t row, int thread, float *weights);
 
 /* A linear layer of all rows; `y` may be the residual that is added, which may be NULL. */
-void linear(const Linear *layer, int activation, long rows, const float *x, const float *residual,
-            float *y, void *q, int threads);
+void linear(const Linear *layer, int activation, int64_t rows, const float *x,
+            const float *residual, float *y, void *q, int threads);
 
 /* LayerNorm of the states into `y`, which may be the states; does nothing if there is no norm. */
 void layer_norm(const Pass *p, const Norm *norm, float *y);

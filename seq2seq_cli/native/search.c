@@ -16,7 +16,7 @@ enum {
 /* A batch while it is decoded. Place b of a table belongs to sentence numbers[b] of the sources. */
 typedef struct {
     const Model *models;
-    long num_models;
+    int64_t num_models;
     const Stack *decoder; /* of the first model */
     const SearchOptions *options;
     const Sources *sources;
@@ -31,37 +31,37 @@ typedef struct {
     float *member_logits;           /* of the model at work: one of the two above */
     float *candidate_sums;          /* [sentences][2 beam], like the next two */
     int64_t *candidate_origins, *candidate_tokens;
-    long num_slots, most_slots;     /* in use; of the longest translations */
+    int64_t num_slots, most_slots;     /* in use; of the longest translations */
     int32_t *slots, *next_slots;    /* see Batch; NULL in greedy search */
     int32_t *fed;                   /* [sources][most_slots]: the token of each slot */
     float **memories;               /* [models]: see Batch, like the next three */
     float **blocks;                 /* [models][num_blocks] */
     int32_t *num_columns, *columns;
-    long num_allocated;             /* blocks */
+    int64_t num_allocated;             /* blocks */
     int64_t *texts;                 /* [sources][n_best]: numbers of the translations' texts */
     int32_t *ids;                   /* scratch for one translation */
     void *workspace;
 } Search;
 
 /* The tokens of every hypothesis so far. */
-static long length_of(const Search *s)
+static int64_t length_of(const Search *s)
 {
     return s->batch.length - 1; /* the first one that was fed is the beginning */
 }
 
 /* Token number `place` of the hypothesis in a row. */
-static int32_t token_at(const Search *s, long row, long place)
+static int32_t token_at(const Search *s, int64_t row, int64_t place)
 {
-    long slot = s->slots ? s->slots[row * s->batch.length + place + 1] : place + 1;
+    int64_t slot = s->slots ? s->slots[row * s->batch.length + place + 1] : place + 1;
     return s->fed[s->numbers[row / s->batch.width] * s->most_slots + slot];
 }
 
 /* Forbid every token that would end an n-gram a second time. */
-static void forbid_repetition(const Search *s, long row, float *logits)
+static void forbid_repetition(const Search *s, int64_t row, float *logits)
 {
-    long length = length_of(s), before = s->options->ngram - 1;
-    for (long start = 0; start + before < length; start++) {
-        long same = 0;
+    int64_t length = length_of(s), before = s->options->ngram - 1;
+    for (int64_t start = 0; start + before < length; start++) {
+        int64_t same = 0;
         while (same < before &&
                token_at(s, row, start + same) == token_at(s, row, length - before + same))
             same++;
@@ -71,18 +71,18 @@ static void forbid_repetition(const Search *s, long row, float *logits)
 }
 
 /* What decoding/search/logit_rules.py does. */
-static void apply_rules(const Search *s, long row, float *logits)
+static void apply_rules(const Search *s, int64_t row, float *logits)
 {
     const SearchOptions *o = s->options;
-    long number = s->numbers[row / s->batch.width], length = length_of(s);
+    int64_t number = s->numbers[row / s->batch.width], length = length_of(s);
     if (length >= s->sources->max_lengths[number]) {
         float end = logits[o->end];
-        for (long i = 0; i < s->decoder->output.outputs; i++)
+        for (int64_t i = 0; i < s->decoder->output.outputs; i++)
             logits[i] = -INFINITY;
         logits[o->end] = end;
         return;
     }
-    for (long n = 0; n < o->num_forbidden; n++)
+    for (int64_t n = 0; n < o->num_forbidden; n++)
         logits[o->forbidden[n]] = -INFINITY;
     if (o->ngram)
         forbid_repetition(s, row, logits);
@@ -91,15 +91,15 @@ static void apply_rules(const Search *s, long row, float *logits)
 }
 
 /* Greedy search: the next token of some sentences; the end where the rules leave none. */
-static void choose_greatest(void *context, long first, long last, int thread)
+static void choose_greatest(void *context, int64_t first, int64_t last, int thread)
 {
     const Search *s = context;
     int64_t end = s->options->end, size = s->decoder->output.outputs;
-    for (long b = first; b < last; b++) {
+    for (int64_t b = first; b < last; b++) {
         float *logits = s->logits + b * size;
         int is_finite = logits[end] < INFINITY;
         apply_rules(s, b, logits);
-        long token = kernels->find_greatest(size, logits);
+        int64_t token = kernels->find_greatest(size, logits);
         if (token < 0)
             token = end;
         s->last[b] = is_finite && logits[token] < INFINITY ? token : NOT_A_TOKEN;
@@ -108,22 +108,22 @@ static void choose_greatest(void *context, long first, long last, int thread)
 
 /* Beam search: the best continuations of the hypotheses of some sentences; the end with the sum
    -inf where there are fewer. The first sum is NaN if the model computes NaN or infinity. */
-static void find_candidates(void *context, long first, long last, int thread)
+static void find_candidates(void *context, int64_t first, int64_t last, int thread)
 {
     const Search *s = context;
-    long count = 2 * s->options->beam, width = s->batch.width, size = s->decoder->output.outputs;
+    int64_t count = 2 * s->options->beam, width = s->batch.width, size = s->decoder->output.outputs;
     float log_members = logf(s->num_models); /* what the sums of probabilities add up to */
-    for (long b = first; b < last; b++) {
+    for (int64_t b = first; b < last; b++) {
         Candidates c = {count, s->candidate_sums + b * count, s->candidate_origins + b * count,
                         s->candidate_tokens + b * count};
         int is_finite = 1;
-        for (long n = 0; n < count; n++) {
+        for (int64_t n = 0; n < count; n++) {
             c.sums[n] = -INFINITY;
             c.origins[n] = 0;
             c.tokens[n] = s->options->end;
         }
-        for (long w = 0; w < width; w++) {
-            long row = b * width + w;
+        for (int64_t w = 0; w < width; w++) {
+            int64_t row = b * width + w;
             float *logits = s->logits + row * size;
             float total = s->num_models > 1 ? log_members : kernels->log_sum_exp(size, logits);
             is_finite &= total < INFINITY && !isnan(*logits);
@@ -137,29 +137,29 @@ static void find_candidates(void *context, long first, long last, int thread)
 
 /* The divisor of the log-probability of a translation of `length` tokens, its end included; see
    decoding/search/beam.py: length_penalty. */
-static double penalty(const SearchOptions *o, long length)
+static double penalty(const SearchOptions *o, int64_t length)
 {
     return pow(o->is_gnmt ? (5 + length) / 6. : length, o->alpha);
 }
 
 /* Whether a sentence has n_best translations, and one of that score would not enter. */
-static int are_all_better(const Search *s, long number, double score)
+static int are_all_better(const Search *s, int64_t number, double score)
 {
-    long n_best = s->options->n_best;
+    int64_t n_best = s->options->n_best;
     return s->found->counts[number] == n_best &&
            s->found->scores[(number + 1) * n_best - 1] >= score;
 }
 
 /* Let the hypothesis of a row take its place among the translations of its sentence, behind others
    of the same score. */
-static int finish(Search *s, long row, double score)
+static int finish(Search *s, int64_t row, double score)
 {
     Found *f = s->found;
-    long number = s->numbers[row / s->batch.width], n_best = s->options->n_best;
-    long length = length_of(s), place = f->counts[number];
+    int64_t number = s->numbers[row / s->batch.width], n_best = s->options->n_best;
+    int64_t length = length_of(s), place = f->counts[number];
     if (are_all_better(s, number, score))
         return COMPLETED;
-    for (long i = 0; i < length; i++)
+    for (int64_t i = 0; i < length; i++)
         s->ids[i] = token_at(s, row, i);
     double *scores = f->scores + number * n_best;
     int32_t *lengths = f->lengths + number * n_best, *ids = f->ids + number * n_best * f->longest;
@@ -192,7 +192,7 @@ static int finish(Search *s, long row, double score)
 }
 
 /* Sentence b goes on, and is at place `to` from now on. */
-static void keep(Search *s, long b, long to)
+static void keep(Search *s, int64_t b, int64_t to)
 {
     Batch *batch = &s->batch;
     s->numbers[to] = s->numbers[b];
@@ -204,10 +204,10 @@ static void keep(Search *s, long b, long to)
 
 static int advance_greedy(Search *s)
 {
-    long sentences = s->batch.sentences, to = 0;
-    long num_logits = sentences * s->decoder->output.outputs;
+    int64_t sentences = s->batch.sentences, to = 0;
+    int64_t num_logits = sentences * s->decoder->output.outputs;
     parallel(num_logits < MANY_LOGITS ? 1 : s->threads, sentences, choose_greatest, s);
-    for (long b = 0; b < sentences; b++) {
+    for (int64_t b = 0; b < sentences; b++) {
         if (s->last[b] == NOT_A_TOKEN) {
             s->found->failed = s->numbers[b];
             return NOT_FINITE;
@@ -225,9 +225,9 @@ static int advance_greedy(Search *s)
 
 /* Of a sentence's candidates, finish those that end if they are in the better half; the best that
    do not end become the hypotheses at place `to`. */
-static int divide_candidates(Search *s, long b, long to)
+static int divide_candidates(Search *s, int64_t b, int64_t to)
 {
-    long beam = s->options->beam, width = s->batch.width, length = s->batch.length;
+    int64_t beam = s->options->beam, width = s->batch.width, length = s->batch.length;
     const float *sums = s->candidate_sums + b * 2 * beam;
     const int64_t *origins = s->candidate_origins + b * 2 * beam;
     const int64_t *tokens = s->candidate_tokens + b * 2 * beam;
@@ -235,7 +235,7 @@ static int divide_candidates(Search *s, long b, long to)
         s->found->failed = s->numbers[b];
         return NOT_FINITE;
     }
-    for (long n = 0, w = 0; w < beam; n++) {
+    for (int64_t n = 0, w = 0; w < beam; n++) {
         if (tokens[n] == s->options->end && sums[n] > -INFINITY) { /* so of `width` at most */
             double score = sums[n] / penalty(s->options, length_of(s) + 1);
             int status = n < beam ? finish(s, b * width + origins[n], score) : COMPLETED;
@@ -255,19 +255,19 @@ static int divide_candidates(Search *s, long b, long to)
 
 /* Whether no hypothesis at this place can become one of the n best translations: log-probability
    only falls, and none is divided by more than the longest one. */
-static int is_finished(const Search *s, long b, long to)
+static int is_finished(const Search *s, int64_t b, int64_t to)
 {
-    long number = s->numbers[b], longest = s->sources->max_lengths[number] + 1;
+    int64_t number = s->numbers[b], longest = s->sources->max_lengths[number] + 1;
     float best = s->sums[to * s->options->beam];
     return !isfinite(best) || are_all_better(s, number, best / penalty(s->options, longest));
 }
 
 static int advance_beam(Search *s)
 {
-    long sentences = s->batch.sentences, to = 0;
-    long num_logits = sentences * s->batch.width * s->decoder->output.outputs;
+    int64_t sentences = s->batch.sentences, to = 0;
+    int64_t num_logits = sentences * s->batch.width * s->decoder->output.outputs;
     parallel(num_logits < MANY_LOGITS ? 1 : s->threads, sentences, find_candidates, s);
-    for (long b = 0; b < sentences; b++) {
+    for (int64_t b = 0; b < sentences; b++) {
         int status = divide_candidates(s, b, to);
         if (status)
             return status;
@@ -287,15 +287,15 @@ static int advance_beam(Search *s)
 static int add_block(Search *s)
 {
     Batch *b = &s->batch;
-    for (long m = 0; m < s->num_models; m++) {
+    for (int64_t m = 0; m < s->num_models; m++) {
         const Stack *decoder = s->models[m].decoder;
-        long numbers = decoder->num_layers * SLOTS * b->sentences * 2 * decoder->d_model;
+        int64_t numbers = decoder->num_layers * SLOTS * b->sentences * 2 * decoder->d_model;
         float *block = malloc(numbers * sizeof *block);
         if (!block)
             return NO_MEMORY;
         s->blocks[m * b->num_blocks + s->num_allocated] = block;
     }
-    for (long n = 0; n < b->sentences; n++)
+    for (int64_t n = 0; n < b->sentences; n++)
         s->columns[n * b->num_blocks + s->num_allocated] = n;
     s->num_columns[s->num_allocated++] = b->sentences;
     return COMPLETED;
@@ -306,7 +306,7 @@ static int add_slots(Search *s)
 {
     Batch *b = &s->batch;
     b->length++;
-    for (long row = 0; row < b->sentences * b->width; row++)
+    for (int64_t row = 0; row < b->sentences * b->width; row++)
         s->fed[s->numbers[row / b->width] * s->most_slots + s->num_slots + row % b->width] =
             s->last[row];
     s->num_slots += b->width;
@@ -318,19 +318,19 @@ static int add_slots(Search *s)
 
 /* Turn the logits of the first model of an ensemble into log-probabilities in some rows, or add the
    probabilities of another one to them. A row of NaN tells that a model computes NaN or infinity. */
-static void add_probabilities(void *context, long first, long last, int thread)
+static void add_probabilities(void *context, int64_t first, int64_t last, int thread)
 {
     const Search *s = context;
-    long size = s->decoder->output.outputs, vocabulary = s->decoder->vocabulary;
+    int64_t size = s->decoder->output.outputs, vocabulary = s->decoder->vocabulary;
     int is_first = s->member_logits == s->logits;
-    for (long row = first; row < last; row++) {
+    for (int64_t row = first; row < last; row++) {
         const float *x = s->member_logits + row * size;
         float *y = s->logits + row * size, total = kernels->log_sum_exp(size, x);
         if (!(total < INFINITY) || isnan(*y))
-            for (long i = 0; i < size; i++)
+            for (int64_t i = 0; i < size; i++)
                 y[i] = NAN;
         else if (is_first)
-            for (long i = 0; i < vocabulary; i++)
+            for (int64_t i = 0; i < vocabulary; i++)
                 y[i] -= total;
         else
             kernels->add_in_log_space(vocabulary, x, -total, y);
@@ -341,8 +341,8 @@ static void add_probabilities(void *context, long first, long last, int thread)
 static void compute_logits(Search *s)
 {
     Batch *b = &s->batch;
-    long rows = b->sentences * b->width, num_logits = rows * s->decoder->output.outputs;
-    for (long m = 0; m < s->num_models; m++) {
+    int64_t rows = b->sentences * b->width, num_logits = rows * s->decoder->output.outputs;
+    for (int64_t m = 0; m < s->num_models; m++) {
         const Model *model = s->models + m;
         b->memory = s->memories[m];
         b->blocks = s->blocks + m * b->num_blocks;
@@ -369,12 +369,12 @@ static size_t lay_out(Search *s, char *base)
 {
     size_t count = s->sources->count, beam = s->options->beam, rows = count * beam;
     size_t steps = s->found->longest + 1, num_blocks = (s->most_slots + SLOTS - 1) / SLOTS;
-    long longest = s->sources->longest > (long)steps ? s->sources->longest : (long)steps;
+    int64_t longest = s->sources->longest > (int64_t)steps ? s->sources->longest : (int64_t)steps;
     size_t size = 0, scratch = 0, num_logits = rows * s->decoder->output.outputs;
     size_t of_slots = beam > 1 ? rows * (steps + 1) * sizeof *s->slots : 0; /* of the next step */
     Batch *b = &s->batch;
     s->memories = take(base, &size, s->num_models * sizeof *s->memories);
-    for (long m = 0; m < s->num_models; m++) {
+    for (int64_t m = 0; m < s->num_models; m++) {
         const Stack *encoder = s->models[m].encoder;
         size_t numbers = s->sources->rows * encoder->output.outputs;
         float *memory = take(base, &size, numbers * sizeof *memory);
@@ -418,21 +418,21 @@ static void start(Search *s)
     s->batch.sentences = sources->count;
     s->batch.longest = sources->longest;
     s->batch.width = 1;
-    for (long b = 0; b < sources->count; b++) {
+    for (int64_t b = 0; b < sources->count; b++) {
         s->numbers[b] = b;
         s->last[b] = s->options->begin;
         s->sums[b] = 0;
         if (s->slots)
             s->slots[b] = 0;
     }
-    for (long m = 0; m < s->num_models; m++) {
+    for (int64_t m = 0; m < s->num_models; m++) {
         s->batch.memory = s->memories[m];
         encode(s->models[m].encoder, &s->batch, sources->rows, sources->ids, s->options->pad,
                sources->places, s->models[m].positions, s->workspace, s->threads);
     }
 }
 
-int search(const Model *models, long num_models, const SearchOptions *options,
+int search(const Model *models, int64_t num_models, const SearchOptions *options,
            const Sources *sources, Found *found, int threads)
 {
     Search s = {.models = models, .num_models = num_models, .decoder = models->decoder,
@@ -450,7 +450,7 @@ int search(const Model *models, long num_models, const SearchOptions *options,
         compute_logits(&s);
         status = options->beam > 1 ? advance_beam(&s) : advance_greedy(&s);
     }
-    for (long n = 0; n < num_models * s.batch.num_blocks; n++)
+    for (int64_t n = 0; n < num_models * s.batch.num_blocks; n++)
         free(s.blocks[n]);
     free(tables);
     return status;

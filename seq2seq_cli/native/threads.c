@@ -53,7 +53,7 @@ enum {
 typedef struct {
     Task *task;
     void *context;
-    long count;
+    int64_t count;
     uint32_t pieces;
     int threads;
 } Loop;
@@ -155,7 +155,7 @@ static int add_worker(int thread)
 }
 #endif
 
-void parallel(int threads, long count, Task *task, void *context)
+void parallel(int threads, int64_t count, Task *task, void *context)
 {
     if (threads > MOST_THREADS)
         threads = MOST_THREADS;

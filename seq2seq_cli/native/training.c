@@ -12,7 +12,7 @@ typedef struct {
     int is_backward;
 } Call;
 
-static void attend_some(void *context, long first, long last, int thread)
+static void attend_some(void *context, int64_t first, int64_t last, int thread)
 {
     const Call *call = context;
     (call->is_backward ? kernels->attend_backward : kernels->attend_forward)(call->what, first, last);
@@ -24,7 +24,7 @@ void attend_to_rows(const RowAttention *a, int is_backward, int threads)
     parallel(threads, a->sentences * a->heads, attend_some, &call);
 }
 
-static void normalize_some(void *context, long first, long last, int thread)
+static void normalize_some(void *context, int64_t first, int64_t last, int thread)
 {
     const Call *call = context;
     (call->is_backward ? kernels->residual_backward : kernels->residual_forward)(call->what, first,
@@ -37,11 +37,11 @@ void add_and_normalize(const Residual *r, int is_backward, int threads)
     parallel(threads, (r->rows + ROWS_OF_A_SUM - 1) / ROWS_OF_A_SUM, normalize_some, &call);
 }
 
-static void activate_some(void *context, long first, long last, int thread)
+static void activate_some(void *context, int64_t first, int64_t last, int thread)
 {
     const Call *call = context;
     const Activation *a = call->what;
-    long end = last * ROWS_AT_ONCE < a->rows ? last * ROWS_AT_ONCE : a->rows;
+    int64_t end = last * ROWS_AT_ONCE < a->rows ? last * ROWS_AT_ONCE : a->rows;
     (call->is_backward ? kernels->activation_backward
                        : kernels->activation_forward)(a, first * ROWS_AT_ONCE, end);
 }
@@ -52,7 +52,7 @@ void activate(const Activation *a, int is_backward, int threads)
     parallel(threads, (a->rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, activate_some, &call);
 }
 
-static void normalize_logits(void *context, long first, long last, int thread)
+static void normalize_logits(void *context, int64_t first, int64_t last, int thread)
 {
     kernels->probabilities(context, first, last);
 }

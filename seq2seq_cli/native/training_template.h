@@ -1,16 +1,16 @@
 /* Kernels of training, with the vectors of kernels_template.h, which includes this file. */
 
-INLINE const void *row_of(const int type, const void *x, long number)
+INLINE const void *row_of(const int type, const void *x, int64_t number)
 {
     return (const char *)x + number * (type == BF16 ? 2 : 4);
 }
-INLINE vec load_some(const int type, const void *row, long i, long size)
+INLINE vec load_some(const int type, const void *row, int64_t i, int64_t size)
 {
     if (type == BF16)
         return load_bf16((const uint16_t *)row + i, size - i);
     return load_first((const float *)row + i, size - i);
 }
-INLINE void store_some(const int type, void *row, long i, long size, vec x)
+INLINE void store_some(const int type, void *row, int64_t i, int64_t size, vec x)
 {
     if (type == BF16)
         store_bf16((uint16_t *)row + i, size - i, x);
@@ -19,7 +19,7 @@ INLINE void store_some(const int type, void *row, long i, long size, vec x)
 }
 
 /* The hash "lowbias32" of C. Wellons. */
-INLINE ivec random_bits(uint32_t key, long i)
+INLINE ivec random_bits(uint32_t key, int64_t i)
 {
     ivec x = iadd(ibroadcast(key + (uint32_t)i), lanes());
     x = imul(ixor(x, ishift(x, 16)), ibroadcast(0x7feb352d));
@@ -27,7 +27,7 @@ INLINE ivec random_bits(uint32_t key, long i)
     return ixor(x, ishift(x, 16));
 }
 /* The upper half of the hash of SplitMix64 (Steele et al. 2014). */
-INLINE uint32_t key_of_row(const RowDropout *d, long row)
+INLINE uint32_t key_of_row(const RowDropout *d, int64_t row)
 {
     uint64_t place = d->places ? d->places[row] : row;
     uint64_t x = d->key + place * 0x9e3779b97f4a7c15u;
@@ -35,14 +35,14 @@ INLINE uint32_t key_of_row(const RowDropout *d, long row)
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return (x ^ x >> 31) >> 32;
 }
-INLINE vec drop(const RowDropout *d, uint32_t key, long i, vec x)
+INLINE vec drop(const RowDropout *d, uint32_t key, int64_t i, vec x)
 {
     if (!d->least)
         return x;
     return keep_where(mul(x, broadcast(d->scale)), random_bits(key, i), d->least);
 }
 
-static float *allocate(long count)
+static float *allocate(int64_t count)
 {
     float *memory = calloc(count, sizeof *memory);
     if (memory == NULL)
@@ -55,14 +55,15 @@ static float *allocate(long count)
 enum { QUERIES = 32 }; /* rows of attention weights at once */
 
 /* c[m][n] += Σ a[m][i] b[i][n], for `rows` m and whole vectors of n; `a` by strides. */
-INLINE void product_tile(const int rows, const int vectors, long depth, const float *a, long a_row,
-                         long a_column, const float *b, long b_row, float *c, long c_row)
+INLINE void product_tile(const int rows, const int vectors, int64_t depth, const float *a,
+                         int64_t a_row, int64_t a_column, const float *b, int64_t b_row, float *c,
+                         int64_t c_row)
 {
     vec sums[TILE_ROWS][2];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++)
             sums[r][v] = load(c + r * c_row + v * LANES);
-    for (long i = 0; i < depth; i++)
+    for (int64_t i = 0; i < depth; i++)
         for (int v = 0; v < vectors; v++) {
             vec part = load(b + i * b_row + v * LANES);
             for (int r = 0; r < rows; r++)
@@ -74,14 +75,15 @@ INLINE void product_tile(const int rows, const int vectors, long depth, const fl
 }
 
 /* As above, for m rows and n columns, rounded up to whole tiles, which all matrices have room for. */
-NOINLINE static void add_product(long m, long n, long depth, const float *a, long a_row,
-                                 long a_column, const float *b, long b_row, float *c, long c_row)
+NOINLINE static void add_product(int64_t m, int64_t n, int64_t depth, const float *a, int64_t a_row,
+                                 int64_t a_column, const float *b, int64_t b_row, float *c,
+                                 int64_t c_row)
 {
 #define TILES(rows, vectors) \
-    for (long row = 0; row < m; row += rows) \
+    for (int64_t row = 0; row < m; row += rows) \
         product_tile(rows, vectors, depth, a + row * a_row, a_row, a_column, b + column, b_row, \
                      c + row * c_row + column, c_row)
-    for (long column = 0; column < n;) {
+    for (int64_t column = 0; column < n;) {
         if (TILE_ROWS == 8 && n - column > LANES) {
             TILES(TILE_ROWS / 2, 2);
             column += 2 * LANES;
@@ -94,11 +96,11 @@ NOINLINE static void add_product(long m, long n, long depth, const float *a, lon
 }
 
 /* softmax of the first `count` scores in place; up to `width` zeros. NaN and infinity become NaN. */
-INLINE void to_weights(float *scores, long count, long width)
+INLINE void to_weights(float *scores, int64_t count, int64_t width)
 {
     vec total = zeros(), top = greatest_lanes(count, scores);
     top = broadcast(greatest_of(top));
-    for (long i = 0; i < count; i += LANES) {
+    for (int64_t i = 0; i < count; i += LANES) {
         vec off = sub(load(scores + i), top);
         vec power = mul_add(off, zeros(), exponential(max(off, broadcast(-87))));
         power = fill(power, count - i, 0);
@@ -106,7 +108,7 @@ INLINE void to_weights(float *scores, long count, long width)
         total = add(total, power);
     }
     vec share = broadcast(1 / sum_of(total));
-    long i = 0;
+    int64_t i = 0;
     for (; i < count; i += LANES)
         store(scores + i, mul(load(scores + i), share));
     for (; i < width; i += LANES)
@@ -115,19 +117,19 @@ INLINE void to_weights(float *scores, long count, long width)
 
 /* Vectors of one head of some rows, in fp32: [rows][width], or transposed, [width][columns]. */
 typedef struct {
-    long first, count; /* rows of a sentence */
+    int64_t first, count; /* rows of a sentence */
     const void *x;     /* the head's numbers of the first row */
-    long stride;
+    int64_t stride;
     float scale;
 } Vectors;
 
-INLINE void gather(const int type, const RowAttention *a, const Vectors *from, int rotates, long width,
+INLINE void gather(const int type, const RowAttention *a, const Vectors *from, int rotates, int64_t width,
                    float *y)
 {
-    for (long r = 0; r < from->count; r++, y += width) {
+    for (int64_t r = 0; r < from->count; r++, y += width) {
         const void *row = row_of(type, from->x, r * from->stride);
-        long position = (from->first + r) * a->size;
-        for (long i = 0; i < width; i += LANES) {
+        int64_t position = (from->first + r) * a->size;
+        for (int64_t i = 0; i < width; i += LANES) {
             vec x = load_some(type, row, i, a->size);
             if (rotates && a->cosines) {
                 vec turned = mul(swap_pairs(x), load_first(a->sines + position + i, a->size - i));
@@ -138,13 +140,13 @@ INLINE void gather(const int type, const RowAttention *a, const Vectors *from, i
     }
 }
 /* The inverse, of gradients: scaled, and rotated back. */
-INLINE void scatter(const int type, const RowAttention *a, const Vectors *to, int rotates, long width,
+INLINE void scatter(const int type, const RowAttention *a, const Vectors *to, int rotates, int64_t width,
                     const float *y)
 {
-    for (long r = 0; r < to->count; r++, y += width) {
+    for (int64_t r = 0; r < to->count; r++, y += width) {
         void *row = (void *)row_of(type, to->x, r * to->stride);
-        long position = (to->first + r) * a->size;
-        for (long i = 0; i < a->size; i += LANES) {
+        int64_t position = (to->first + r) * a->size;
+        for (int64_t i = 0; i < a->size; i += LANES) {
             vec x = mul(load(y + i), broadcast(to->scale));
             if (rotates && a->cosines) {
                 vec turned = mul(swap_pairs(x), load_first(a->sines + position + i, a->size - i));
@@ -154,17 +156,17 @@ INLINE void scatter(const int type, const RowAttention *a, const Vectors *to, in
         }
     }
 }
-static void transpose(long rows, long width, long columns, const float *x, float *y)
+static void transpose(int64_t rows, int64_t width, int64_t columns, const float *x, float *y)
 {
-    for (long i = 0; i < width; i++) {
-        for (long r = 0; r < rows; r++)
+    for (int64_t i = 0; i < width; i++) {
+        for (int64_t r = 0; r < rows; r++)
             y[i * columns + r] = x[r * width + i];
-        for (long r = rows; r < columns; r++)
+        for (int64_t r = rows; r < columns; r++)
             y[i * columns + r] = 0;
     }
 }
 
-INLINE long whole_vectors(long count)
+INLINE int64_t whole_vectors(int64_t count)
 {
     return (count + LANES - 1) / LANES * LANES;
 }
@@ -177,7 +179,7 @@ typedef struct {
     float *values_across;
 } Scratch;
 
-static Scratch scratch_of(float *memory, long width, long columns)
+static Scratch scratch_of(float *memory, int64_t width, int64_t columns)
 {
     Scratch s;
     float **small[] = {&s.q, &s.dy, &s.dq}, **flat[] = {&s.weights, &s.dropped, &s.dweights};
@@ -192,38 +194,39 @@ static Scratch scratch_of(float *memory, long width, long columns)
 }
 
 /* Weights of some queries, and the same with dropout, [queries][columns]. */
-INLINE void compute_weights(const RowAttention *a, const Scratch *s, long sentence, long head,
-                            long first, long count, long memory, long width, long columns)
+INLINE void compute_weights(const RowAttention *a, const Scratch *s, int64_t sentence, int64_t head,
+                            int64_t first, int64_t count, int64_t memory, int64_t width,
+                            int64_t columns)
 {
     memset(s->weights, 0, count * columns * sizeof(float));
-    long reach = a->is_causal ? first + count : memory;
+    int64_t reach = a->is_causal ? first + count : memory;
     add_product(count, reach, a->size, s->q, width, 1, s->across, columns, s->weights, columns);
-    for (long r = 0; r < count; r++) {
+    for (int64_t r = 0; r < count; r++) {
         float *row = s->weights + r * columns, *dropped = s->dropped + r * columns;
         to_weights(row, a->is_causal ? first + r + 1 : memory, columns);
         if (!a->dropout.least)
             continue;
         uint32_t key = key_of_row(&a->dropout, a->starts[sentence] + first + r);
-        for (long i = 0; i < reach; i += LANES)
+        for (int64_t i = 0; i < reach; i += LANES)
             store(dropped + i, drop(&a->dropout, key, (head << 20) + i, load(row + i)));
     }
 }
 
-INLINE void attend_in(const int type, const int is_backward, const RowAttention *a, long begin,
-                      long end)
+INLINE void attend_in(const int type, const int is_backward, const RowAttention *a, int64_t begin,
+                      int64_t end)
 {
-    long width = whole_vectors(a->size), longest = 0;
-    for (long item = begin; item < end; item++) {
-        long memory = a->memory_lengths[item / a->heads];
+    int64_t width = whole_vectors(a->size), longest = 0;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t memory = a->memory_lengths[item / a->heads];
         longest = memory > longest ? memory : longest;
     }
     longest = whole_vectors(longest);
     float *memory_of_all = allocate(3 * QUERIES * (width + longest) + 6 * longest * width);
-    for (long item = begin; item < end; item++) {
-        long sentence = item / a->heads, head = item % a->heads, place = head * a->size;
-        long memory = a->memory_lengths[sentence], columns = whole_vectors(memory);
+    for (int64_t item = begin; item < end; item++) {
+        int64_t sentence = item / a->heads, head = item % a->heads, place = head * a->size;
+        int64_t memory = a->memory_lengths[sentence], columns = whole_vectors(memory);
         Scratch s = scratch_of(memory_of_all, width, columns);
-        long from = a->memory_starts[sentence] * a->k_stride + place;
+        int64_t from = a->memory_starts[sentence] * a->k_stride + place;
         Vectors keys = {0, memory, row_of(type, a->k, from), a->k_stride, 1};
         Vectors values = {0, memory, row_of(type, a->v, from), a->k_stride, 1};
         gather(type, a, &keys, 1, width, s.keys);
@@ -234,11 +237,11 @@ INLINE void attend_in(const int type, const int is_backward, const RowAttention 
             memset(s.dkeys, 0, 2 * columns * width * sizeof(float)); /* and dvalues */
         }
         const float *applied = a->dropout.least ? s.dropped : s.weights;
-        long queries = a->lengths[sentence];
-        for (long first = 0; first < queries; first += QUERIES) {
-            long count = queries - first < QUERIES ? queries - first : QUERIES;
-            long reach = a->is_causal ? first + count : memory;
-            long row = a->starts[sentence] + first, to = row * a->heads * a->size + place;
+        int64_t queries = a->lengths[sentence];
+        for (int64_t first = 0; first < queries; first += QUERIES) {
+            int64_t count = queries - first < QUERIES ? queries - first : QUERIES;
+            int64_t reach = a->is_causal ? first + count : memory;
+            int64_t row = a->starts[sentence] + first, to = row * a->heads * a->size + place;
             Vectors q = {first, count, row_of(type, a->q, row * a->q_stride + place), a->q_stride,
                          a->scale};
             gather(type, a, &q, 1, width, s.q);
@@ -256,17 +259,17 @@ INLINE void attend_in(const int type, const int is_backward, const RowAttention 
             memset(s.dweights, 0, count * columns * sizeof(float));
             add_product(count, reach, a->size, s.dy, width, 1, s.values_across, columns, s.dweights,
                         columns);
-            for (long r = 0; r < count; r++) {
+            for (int64_t r = 0; r < count; r++) {
                 float *weights = s.weights + r * columns, *d = s.dweights + r * columns;
                 uint32_t key = a->dropout.least ? key_of_row(&a->dropout, row + r) : 0;
                 vec sum = zeros();
-                for (long i = 0; i < reach; i += LANES) {
+                for (int64_t i = 0; i < reach; i += LANES) {
                     vec dweight = drop(&a->dropout, key, (head << 20) + i, load(d + i));
                     store(d + i, dweight);
                     sum = mul_add(load(weights + i), dweight, sum);
                 }
                 vec mean = broadcast(sum_of(sum));
-                for (long i = 0; i < reach; i += LANES)
+                for (int64_t i = 0; i < reach; i += LANES)
                     store(d + i, mul(load(weights + i), sub(load(d + i), mean)));
             }
             add_product(reach, width, count, s.dweights, 1, columns, s.q, width, s.dkeys, width);
@@ -290,27 +293,27 @@ INLINE void attend_in(const int type, const int is_backward, const RowAttention 
 /* ---- residual connection with dropout and LayerNorm ---- */
 
 /* Mean and inverse standard deviation. */
-INLINE void find_moments(const int type, const Norm *norm, long size, const void *row, float *m)
+INLINE void find_moments(const int type, const Norm *norm, int64_t size, const void *row, float *m)
 {
     vec sum = zeros(), squares = zeros();
-    for (long i = 0; i < size; i += LANES)
+    for (int64_t i = 0; i < size; i += LANES)
         sum = add(sum, load_some(type, row, i, size));
     m[0] = sum_of(sum) / size;
-    for (long i = 0; i < size; i += LANES) {
+    for (int64_t i = 0; i < size; i += LANES) {
         vec off = fill(sub(load_some(type, row, i, size), broadcast(m[0])), size - i, 0);
         squares = mul_add(off, off, squares);
     }
     m[1] = 1 / sqrtf(sum_of(squares) / size + norm->epsilon);
 }
 
-INLINE void residual_forward_in(const int type, const Residual *r, long row)
+INLINE void residual_forward_in(const int type, const Residual *r, int64_t row)
 {
-    long size = r->size;
+    int64_t size = r->size;
     void *sum = (void *)row_of(type, r->sum, row * size);
     if (r->y) {
         const void *y = row_of(type, r->y, row * size);
         uint32_t key = r->dropout.least ? key_of_row(&r->dropout, row) : 0;
-        for (long i = 0; i < size; i += LANES) {
+        for (int64_t i = 0; i < size; i += LANES) {
             vec added = drop(&r->dropout, key, i, load_some(type, y, i, size));
             if (r->x)
                 added = add(added, load_some(type, row_of(type, r->x, row * size), i, size));
@@ -322,7 +325,7 @@ INLINE void residual_forward_in(const int type, const Residual *r, long row)
     void *normed = (void *)row_of(type, r->normed, row * size);
     float *m = r->moments + 2 * row;
     find_moments(type, &r->norm, size, sum, m);
-    for (long i = 0; i < size; i += LANES) {
+    for (int64_t i = 0; i < size; i += LANES) {
         vec off = mul(sub(load_some(type, sum, i, size), broadcast(m[0])), broadcast(m[1]));
         store_some(type, normed, i, size,
                    mul_add(off, load_first(r->norm.weight + i, size - i),
@@ -330,16 +333,16 @@ INLINE void residual_forward_in(const int type, const Residual *r, long row)
     }
 }
 
-INLINE void residual_backward_in(const int type, const Residual *r, long row, float *dweight,
+INLINE void residual_backward_in(const int type, const Residual *r, int64_t row, float *dweight,
                                  float *dbias)
 {
-    long size = r->size;
+    int64_t size = r->size;
     const void *sum = row_of(type, r->sum, row * size);
     const void *dnormed = row_of(type, r->dnormed, row * size);
     const float *m = r->moments + 2 * row;
     vec mean_d = zeros(), mean_product = zeros();
     if (r->norm.weight) {
-        for (long i = 0; i < size; i += LANES) {
+        for (int64_t i = 0; i < size; i += LANES) {
             vec off = mul(sub(load_some(type, sum, i, size), broadcast(m[0])), broadcast(m[1]));
             vec d = load_some(type, dnormed, i, size); /* 0 beyond the row */
             store_first(dweight + i, size - i, mul_add(d, off, load_first(dweight + i, size - i)));
@@ -352,7 +355,7 @@ INLINE void residual_backward_in(const int type, const Residual *r, long row, fl
         mean_product = broadcast(sum_of(mean_product) / size);
     }
     uint32_t key = r->dropout.least ? key_of_row(&r->dropout, row) : 0;
-    for (long i = 0; i < size; i += LANES) {
+    for (int64_t i = 0; i < size; i += LANES) {
         vec d = zeros();
         if (r->norm.weight) {
             vec off = mul(sub(load_some(type, sum, i, size), broadcast(m[0])), broadcast(m[1]));
@@ -369,11 +372,11 @@ INLINE void residual_backward_in(const int type, const Residual *r, long row, fl
     }
 }
 
-INLINE void residuals_in(const int type, const int is_backward, const Residual *r, long begin,
-                         long end)
+INLINE void residuals_in(const int type, const int is_backward, const Residual *r, int64_t begin,
+                         int64_t end)
 {
-    for (long block = begin; block < end; block++) {
-        long row = block * ROWS_OF_A_SUM, last = row + ROWS_OF_A_SUM;
+    for (int64_t block = begin; block < end; block++) {
+        int64_t row = block * ROWS_OF_A_SUM, last = row + ROWS_OF_A_SUM;
         float *dweight = r->dweight + block * r->size, *dbias = r->dbias + block * r->size;
         if (is_backward && r->norm.weight) {
             memset(dweight, 0, r->size * sizeof *dweight);
@@ -418,14 +421,14 @@ INLINE vec activation_gradient(const int activation, vec x, vec d)
 }
 
 INLINE void activations_in(const int type, const int activation, const int is_backward,
-                           const Activation *a, long begin, long end)
+                           const Activation *a, int64_t begin, int64_t end)
 {
-    for (long row = begin; row < end; row++) {
+    for (int64_t row = begin; row < end; row++) {
         uint32_t key = a->dropout.least ? key_of_row(&a->dropout, row) : 0;
         const void *x = row_of(type, a->x, row * a->size), *y = row_of(type, a->y, row * a->size);
         const void *dy = row_of(type, a->dy, row * a->size);
         void *result = (void *)(is_backward ? row_of(type, a->dx, row * a->size) : y);
-        for (long i = 0; i < a->size; i += LANES) {
+        for (int64_t i = 0; i < a->size; i += LANES) {
             vec z;
             if (!is_backward) {
                 z = drop(&a->dropout, key, i, activated(activation, load_some(type, x, i, a->size)));
@@ -445,17 +448,17 @@ INLINE void activations_in(const int type, const int activation, const int is_ba
 
 /* ---- softmax of logits ---- */
 
-INLINE void to_probabilities_in(const int type, const Softmax *s, long first, long last)
+INLINE void to_probabilities_in(const int type, const Softmax *s, int64_t first, int64_t last)
 {
-    long size = s->size, width = whole_vectors(size);
+    int64_t size = s->size, width = whole_vectors(size);
     float *powers = allocate(width);
-    for (long r = first; r < last; r++) {
+    for (int64_t r = first; r < last; r++) {
         void *row = (void *)row_of(type, s->logits, r * size);
         vec top = broadcast(-INFINITY), total = zeros();
-        for (long i = 0; i < size; i += LANES)
+        for (int64_t i = 0; i < size; i += LANES)
             top = max(top, fill(load_some(type, row, i, size), size - i, -INFINITY));
         top = broadcast(greatest_of(top));
-        for (long i = 0; i < size; i += LANES) {
+        for (int64_t i = 0; i < size; i += LANES) {
             vec off = sub(load_some(type, row, i, size), top);
             vec power = mul_add(off, zeros(), exponential(max(off, broadcast(-87))));
             power = fill(power, size - i, 0);
@@ -469,7 +472,7 @@ INLINE void to_probabilities_in(const int type, const Softmax *s, long first, lo
         s->label_logits[r] = label;
         s->label_log_probs[r] = label - tops[0] - logf(sum);
         vec share = broadcast(1 / sum);
-        for (long i = 0; i < size; i += LANES)
+        for (int64_t i = 0; i < size; i += LANES)
             store_some(type, row, i, size, mul(load(powers + i), share));
     }
     free(powers);
@@ -477,7 +480,7 @@ INLINE void to_probabilities_in(const int type, const Softmax *s, long first, lo
 
 /* ---- entries of the table ---- */
 
-INLINE void activations(const int is_backward, const Activation *a, long first, long last)
+INLINE void activations(const int is_backward, const Activation *a, int64_t first, int64_t last)
 {
     switch (a->type == BF16 ? -a->activation : a->activation) {
     case RELU: activations_in(FP32, RELU, is_backward, a, first, last); break;
@@ -488,15 +491,15 @@ INLINE void activations(const int is_backward, const Activation *a, long first, 
     case -SILU: activations_in(BF16, SILU, is_backward, a, first, last); break;
     }
 }
-static void activation_forward(const Activation *a, long first, long last)
+static void activation_forward(const Activation *a, int64_t first, int64_t last)
 {
     activations(0, a, first, last);
 }
-static void activation_backward(const Activation *a, long first, long last)
+static void activation_backward(const Activation *a, int64_t first, int64_t last)
 {
     activations(1, a, first, last);
 }
-static void probabilities(const Softmax *s, long first, long last)
+static void probabilities(const Softmax *s, int64_t first, int64_t last)
 {
     if (s->type == BF16)
         to_probabilities_in(BF16, s, first, last);
@@ -510,19 +513,19 @@ static void probabilities(const Softmax *s, long first, long last)
         else \
             function(FP32, is_backward, what, first, last); \
     } while (0)
-static void residual_forward(const Residual *r, long first, long last)
+static void residual_forward(const Residual *r, int64_t first, int64_t last)
 {
     IN_BOTH_TYPES(residuals_in, 0, r, first, last);
 }
-static void residual_backward(const Residual *r, long first, long last)
+static void residual_backward(const Residual *r, int64_t first, int64_t last)
 {
     IN_BOTH_TYPES(residuals_in, 1, r, first, last);
 }
-static void attend_forward(const RowAttention *a, long first, long last)
+static void attend_forward(const RowAttention *a, int64_t first, int64_t last)
 {
     IN_BOTH_TYPES(attend_in, 0, a, first, last);
 }
-static void attend_backward(const RowAttention *a, long first, long last)
+static void attend_backward(const RowAttention *a, int64_t first, int64_t last)
 {
     IN_BOTH_TYPES(attend_in, 1, a, first, last);
 }

@@ -21,9 +21,9 @@ enum {
 };
 
 /* Words of a row of inputs: whole tiles, for AMX. */
-static long words_of(int precision, long inputs)
+static int64_t words_of(int precision, int64_t inputs)
 {
-    long in_a_tile = precision == INT8 ? 4 * LANES : 2 * LANES;
+    int64_t in_a_tile = precision == INT8 ? 4 * LANES : 2 * LANES;
     return precision == FP32 ? inputs : (inputs + in_a_tile - 1) / in_a_tile * LANES;
 }
 
@@ -31,18 +31,18 @@ static long words_of(int precision, long inputs)
 typedef struct {
     const Linear *layer;
     int activation;
-    long count, words;
+    int64_t count, words;
     const float *x, *residual;
     float *y;
     void *q; /* inputs as words */
     float scale[CHUNK];
 } Product;
 
-static void convert(void *context, long first, long last, int thread)
+static void convert(void *context, int64_t first, int64_t last, int thread)
 {
     Product *p = context;
-    long inputs = p->layer->inputs;
-    for (long r = first; r < last; r++) {
+    int64_t inputs = p->layer->inputs;
+    for (int64_t r = first; r < last; r++) {
         void *words = (int32_t *)p->q + r * p->words;
         if (p->layer->precision == INT8)
             kernels->quantize(inputs, p->words, p->x + r * inputs, words, p->scale + r);
@@ -51,7 +51,7 @@ static void convert(void *context, long first, long last, int thread)
     }
 }
 
-static void multiply(void *context, long first, long last, int thread)
+static void multiply(void *context, int64_t first, int64_t last, int thread)
 {
     enum { AT_ONCE = 8 };
     const Product *p = context;
@@ -61,9 +61,9 @@ static void multiply(void *context, long first, long last, int thread)
     Inputs x = {p->count, p->words, numbers, p->scale};
     Group groups[AT_ONCE];
     while (first < last) {
-        long count = last - first < AT_ONCE ? last - first : AT_ONCE;
-        for (long n = 0; n < count; n++) {
-            long o = (first + n) * GROUP;
+        int64_t count = last - first < AT_ONCE ? last - first : AT_ONCE;
+        for (int64_t n = 0; n < count; n++) {
+            int64_t o = (first + n) * GROUP;
             groups[n] = (Group){&x, l->weight + o * p->words, l->bias + o,
                                 is_int8 ? l->scale + o : NULL, is_int8 ? l->shift + o : NULL,
                                 l->precision, p->activation, l->outputs - o, l->outputs,
@@ -74,20 +74,20 @@ static void multiply(void *context, long first, long last, int thread)
     }
 }
 
-static long work_of(const Linear *layer, long rows)
+static int64_t work_of(const Linear *layer, int64_t rows)
 {
     return words_of(layer->precision, layer->inputs) * layer->outputs * (rows + WORK_OF_READING);
 }
 
-void linear(const Linear *layer, int activation, long rows, const float *x, const float *residual,
-            float *y, void *q, int threads)
+void linear(const Linear *layer, int activation, int64_t rows, const float *x,
+            const float *residual, float *y, void *q, int threads)
 {
-    long groups = (layer->outputs + GROUP - 1) / GROUP;
+    int64_t groups = (layer->outputs + GROUP - 1) / GROUP;
     if (work_of(layer, rows) < LOOP_THRESHOLD)
         threads = 1;
     Product p = {layer, activation, 0, words_of(layer->precision, layer->inputs), x, residual, y, q,
                  {0}};
-    for (long done = 0; done < rows; done += p.count) {
+    for (int64_t done = 0; done < rows; done += p.count) {
         p.count = rows - done < CHUNK ? rows - done : CHUNK;
         if (layer->precision != FP32)
             parallel(threads, p.count, convert, &p);
@@ -99,46 +99,46 @@ void linear(const Linear *layer, int activation, long rows, const float *x, cons
     }
 }
 
-static long most(long a, long b)
+static int64_t most(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
 
 /* Words that the inputs of linear layers need. */
-static long words_for_inputs(const Stack *stack)
+static int64_t words_for_inputs(const Stack *stack)
 {
     int precision = stack->output.precision;
-    long widest = most(stack->d_model, stack->d_ff);
+    int64_t widest = most(stack->d_model, stack->d_ff);
     return precision == FP32 ? 0 : CHUNK * words_of(precision, widest);
 }
 
-long workspace_size(const Stack *stack, long rows, long longest, int threads)
+int64_t workspace_size(const Stack *stack, int64_t rows, int64_t longest, int threads)
 {
-    long d = stack->d_model, of_row = 3 * d + most(3 * d, stack->d_ff) + 2;
-    long numbers = words_for_inputs(stack) + rows * of_row + threads * (longest + LANES);
+    int64_t d = stack->d_model, of_row = 3 * d + most(3 * d, stack->d_ff) + 2;
+    int64_t numbers = words_for_inputs(stack) + rows * of_row + threads * (longest + LANES);
     return numbers * sizeof(float) + threads * longest * sizeof(float *);
 }
 
-static long work_of_attention(const Stack *stack, long rows, long longest)
+static int64_t work_of_attention(const Stack *stack, int64_t rows, int64_t longest)
 {
     return rows * longest * 2 * stack->d_model * WORK_OF_ATTENDING;
 }
 
-static long work_of_pass(const Stack *stack, long rows, long longest)
+static int64_t work_of_pass(const Stack *stack, int64_t rows, int64_t longest)
 {
     const Layer *l = stack->layers;
     const Linear *linears[] = {&l->qkv, &l->out, &l->query, &l->cross_out, &l->expand,
                                &l->contract};
-    long work = work_of_attention(stack, rows, longest);
+    int64_t work = work_of_attention(stack, rows, longest);
     for (int n = 0; n < 6; n++)
         work += work_of(linears[n], rows);
     return stack->num_layers * work + work_of(&stack->output, rows);
 }
 
-Pass begin(const Stack *stack, const float *positions, long rows, long longest,
+Pass begin(const Stack *stack, const float *positions, int64_t rows, int64_t longest,
                   void *workspace, int threads)
 {
-    long d = stack->d_model;
+    int64_t d = stack->d_model;
     const float **keys = workspace;
     float *words = (float *)(keys + threads * longest), *states = words + words_for_inputs(stack);
     float *normed = states + rows * d, *heads = normed + rows * d, *wide = heads + rows * d;
@@ -151,25 +151,25 @@ Pass begin(const Stack *stack, const float *positions, long rows, long longest,
                   heads, wide, keys, scores, sentences, sentences + rows};
 }
 
-void embed(const Pass *p, long row, int64_t id, long position)
+void embed(const Pass *p, int64_t row, int64_t id, int64_t position)
 {
-    long d = p->stack->d_model;
+    int64_t d = p->stack->d_model;
     int is_token = 0 <= id && id < p->stack->vocabulary;
     const float *vector = p->stack->embedding + (is_token ? id * d : 0);
     float *states = p->states + row * d;
     memcpy(states, vector, d * sizeof *states);
     if (!p->stack->is_rotary)
-        for (long i = 0; i < d; i++)
+        for (int64_t i = 0; i < d; i++)
             states[i] += p->positions[position * d + i];
 }
 
 /* Rotate the queries or keys of a position, `count` numbers: each pair of numbers by its angle. */
-static void rotate(const Pass *p, long position, float *x, long count)
+static void rotate(const Pass *p, int64_t position, float *x, int64_t count)
 {
-    long size = p->stack->d_model / p->stack->heads;
+    int64_t size = p->stack->d_model / p->stack->heads;
     const float *rotation = p->positions + position * size; /* of every pair: cosine, sine */
     for (float *head = x; head < x + count; head += size)
-        for (long i = 0; i < size; i += 2) {
+        for (int64_t i = 0; i < size; i += 2) {
             float a = head[i], b = head[i + 1];
             head[i] = a * rotation[i] - b * rotation[i + 1];
             head[i + 1] = a * rotation[i + 1] + b * rotation[i];
@@ -181,18 +181,18 @@ const float **keys_of(const Pass *p, int thread)
     return p->keys + thread * p->longest;
 }
 
-void attend(const Pass *p, long count, const float *q, long row, int thread, float *weights)
+void attend(const Pass *p, int64_t count, const float *q, int64_t row, int thread, float *weights)
 {
-    long d = p->stack->d_model, heads = p->stack->heads, size = d / heads;
+    int64_t d = p->stack->d_model, heads = p->stack->heads, size = d / heads;
     const float **keys = keys_of(p, thread);
     float *scores = p->scores + thread * (p->longest + LANES);
-    for (long i = 0; weights && i < count; i++)
+    for (int64_t i = 0; weights && i < count; i++)
         weights[i] = 0;
-    for (long start = 0; start < d; start += size) {
+    for (int64_t start = 0; start < d; start += size) {
         kernels->attend(size, count, keys, d, q + start, scores, p->heads + row * d + start);
-        for (long i = 0; weights && i < count; i++)
+        for (int64_t i = 0; weights && i < count; i++)
             weights[i] += scores[i] / heads;
-        for (long i = 0; i < count; i++)
+        for (int64_t i = 0; i < count; i++)
             keys[i] += size;
     }
 }
@@ -204,21 +204,21 @@ static void apply(const Pass *p, const Linear *layer, int activation, const floa
 
 typedef struct {
     const Norm *norm;
-    long size;
+    int64_t size;
     const float *x;
     float *y;
 } Normalization;
 
-static void normalize(void *context, long first, long last, int thread)
+static void normalize(void *context, int64_t first, int64_t last, int thread)
 {
     const Normalization *n = context;
-    for (long r = first; r < last; r++)
+    for (int64_t r = first; r < last; r++)
         kernels->normalize(n->norm, n->size, n->x + r * n->size, n->y + r * n->size);
 }
 
 void layer_norm(const Pass *p, const Norm *norm, float *y)
 {
-    long d = p->stack->d_model;
+    int64_t d = p->stack->d_model;
     int threads = p->rows * d * WORK_OF_RESULT < LOOP_THRESHOLD ? 1 : p->threads;
     Normalization n = {norm, d, p->states, y};
     if (norm->weight)
@@ -260,25 +260,25 @@ static void self_attention(Attention *a, Task *task)
 {
     const Pass *p = a->pass;
     const Layer *layer = p->stack->layers + a->layer;
-    long d = p->stack->d_model;
+    int64_t d = p->stack->d_model;
     apply(p, &layer->qkv, NONE, input(p, &layer->self_attention_norm), p->wide);
     if (p->stack->is_rotary)
-        for (long r = 0; r < p->rows; r++)
+        for (int64_t r = 0; r < p->rows; r++)
             rotate(p, p->places[r], p->wide + r * 3 * d, 2 * d);
     parallel(p->in_attention, p->rows, task, a);
     add_to_states(p, &layer->out, p->heads, &layer->self_attention_norm);
 }
 
-static void attend_to_sentence(void *context, long first, long last, int thread)
+static void attend_to_sentence(void *context, int64_t first, int64_t last, int thread)
 {
     const Attention *a = context;
     const Pass *p = a->pass;
     const Batch *b = a->batch;
-    long d = p->stack->d_model;
+    int64_t d = p->stack->d_model;
     const float **keys = keys_of(p, thread);
-    for (long r = first; r < last; r++) {
-        long start = b->starts[p->sentences[r]], count = b->lengths[p->sentences[r]];
-        for (long i = 0; i < count; i++)
+    for (int64_t r = first; r < last; r++) {
+        int64_t start = b->starts[p->sentences[r]], count = b->lengths[p->sentences[r]];
+        for (int64_t i = 0; i < count; i++)
             keys[i] = p->wide + (start + i) * 3 * d + d;
         attend(p, count, p->wide + r * 3 * d, r, thread, NULL);
     }
@@ -287,19 +287,19 @@ static void attend_to_sentence(void *context, long first, long last, int thread)
 /* Rotate the keys of every row for all decoder layers. */
 static void rotate_memory(const Pass *p, float *memory)
 {
-    long d = p->stack->d_model, layers = p->stack->output.outputs / (2 * d);
-    for (long r = 0; r < p->rows; r++)
-        for (long n = 0; n < layers; n++)
+    int64_t d = p->stack->d_model, layers = p->stack->output.outputs / (2 * d);
+    for (int64_t r = 0; r < p->rows; r++)
+        for (int64_t n = 0; n < layers; n++)
             rotate(p, p->places[r], memory + (r * layers + n) * 2 * d, d);
 }
 
-void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids, int64_t pad,
+void encode(const Stack *encoder, const Batch *b, int64_t rows, const int64_t *ids, int64_t pad,
             const int64_t *places, const float *positions, void *workspace, int threads)
 {
     Pass p = begin(encoder, positions, rows, b->longest, workspace, threads);
-    for (long sentence = 0, row = 0; sentence < b->sentences; sentence++) {
+    for (int64_t sentence = 0, row = 0; sentence < b->sentences; sentence++) {
         b->starts[sentence] = row;
-        for (long i = 0; i < b->longest; i++, ids++)
+        for (int64_t i = 0; i < b->longest; i++, ids++)
             if (*ids != pad) {
                 p.sentences[row] = sentence;
                 p.places[row] = places ? places[sentence * b->longest + i] : i;
@@ -308,7 +308,7 @@ void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids,
             }
         b->lengths[sentence] = row - b->starts[sentence];
     }
-    for (long n = 0; n < encoder->num_layers; n++) {
+    for (int64_t n = 0; n < encoder->num_layers; n++) {
         self_attention(&(Attention){&p, b, n}, attend_to_sentence);
         feed_forward(&p, encoder->layers + n);
     }
@@ -318,42 +318,42 @@ void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids,
 }
 
 /* The keys of a position in the past of a hypothesis; its values follow. */
-static float *key_of(const Batch *b, long d, long layer, long row, long position)
+static float *key_of(const Batch *b, int64_t d, int64_t layer, int64_t row, int64_t position)
 {
-    long slot = b->slots ? b->slots[row * b->length + position] : position;
-    long block = slot / SLOTS, column = b->columns[row / b->width * b->num_blocks + block];
-    long at = (layer * b->num_columns[block] + column) * SLOTS + slot % SLOTS;
+    int64_t slot = b->slots ? b->slots[row * b->length + position] : position;
+    int64_t block = slot / SLOTS, column = b->columns[row / b->width * b->num_blocks + block];
+    int64_t at = (layer * b->num_columns[block] + column) * SLOTS + slot % SLOTS;
     return b->blocks[block] + at * 2 * d;
 }
 
-static void attend_to_past(void *context, long first, long last, int thread)
+static void attend_to_past(void *context, int64_t first, int64_t last, int thread)
 {
     const Attention *a = context;
     const Pass *p = a->pass;
     const Batch *b = a->batch;
-    long d = p->stack->d_model;
+    int64_t d = p->stack->d_model;
     const float **keys = keys_of(p, thread);
-    for (long row = first; row < last; row++) {
+    for (int64_t row = first; row < last; row++) {
         float *result = p->wide + row * 3 * d;
-        for (long i = 0; i < b->length; i++)
+        for (int64_t i = 0; i < b->length; i++)
             keys[i] = key_of(b, d, a->layer, row, i);
         memcpy(key_of(b, d, a->layer, row, b->length - 1), result + d, 2 * d * sizeof *result);
         attend(p, b->length, result, row, thread, NULL);
     }
 }
 
-static void attend_to_source(void *context, long first, long last, int thread)
+static void attend_to_source(void *context, int64_t first, int64_t last, int thread)
 {
     const Attention *a = context;
     const Pass *p = a->pass;
     const Batch *b = a->batch;
-    long d = p->stack->d_model;
+    int64_t d = p->stack->d_model;
     const float **keys = keys_of(p, thread);
-    for (long row = first; row < last; row++) {
-        long start = b->starts[p->sentences[row]], count = b->lengths[p->sentences[row]];
+    for (int64_t row = first; row < last; row++) {
+        int64_t start = b->starts[p->sentences[row]], count = b->lengths[p->sentences[row]];
         if (p->stack->rotates_memory)
             rotate(p, p->places[row], p->wide + row * d, d);
-        for (long i = 0; i < count; i++)
+        for (int64_t i = 0; i < count; i++)
             keys[i] = b->memory + ((start + i) * p->stack->num_layers + a->layer) * 2 * d;
         attend(p, count, p->wide + row * d, row, thread,
                a->weights ? a->weights + row * b->longest : NULL);
@@ -374,32 +374,32 @@ void decoder_layer(Attention *a, Task *to_past)
 void decode(const Stack *decoder, const Batch *b, const int64_t *ids, const float *positions,
             float *logits, void *workspace, int threads)
 {
-    long longest = most(b->longest, b->length);
+    int64_t longest = most(b->longest, b->length);
     Pass p = begin(decoder, positions, b->sentences * b->width, longest, workspace, threads);
-    for (long r = 0; r < p.rows; r++) {
+    for (int64_t r = 0; r < p.rows; r++) {
         p.sentences[r] = r / b->width;
         p.places[r] = b->length - 1;
         embed(&p, r, ids[r], p.places[r]);
     }
-    for (long n = 0; n < decoder->num_layers; n++)
+    for (int64_t n = 0; n < decoder->num_layers; n++)
         decoder_layer(&(Attention){&p, b, n}, attend_to_past);
     end(&p, logits);
 }
 
 typedef struct {
-    long size;
+    int64_t size;
     const float *x;
     float *totals;
 } Rows;
 
-static void log_sum_exp_of_rows(void *context, long first, long last, int thread)
+static void log_sum_exp_of_rows(void *context, int64_t first, int64_t last, int thread)
 {
     const Rows *rows = context;
-    for (long r = first; r < last; r++)
+    for (int64_t r = first; r < last; r++)
         rows->totals[r] = kernels->log_sum_exp(rows->size, rows->x + r * rows->size);
 }
 
-void log_sum_exp(long rows, long size, const float *x, float *y, int threads)
+void log_sum_exp(int64_t rows, int64_t size, const float *x, float *y, int threads)
 {
     Rows all = {size, x, y};
     parallel(rows * size * WORK_OF_RESULT < PASS_THRESHOLD ? 1 : threads, rows,

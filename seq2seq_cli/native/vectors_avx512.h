@@ -5,7 +5,7 @@
 typedef __m512 vec;
 typedef __m512i ivec;
 
-INLINE unsigned first(long count)
+INLINE unsigned first(int64_t count)
 {
     return count >= LANES ? 0xffff : (1u << count) - 1;
 }
@@ -14,12 +14,15 @@ INLINE vec zeros(void) { return _mm512_setzero_ps(); }
 INLINE vec broadcast(float x) { return _mm512_set1_ps(x); }
 INLINE vec load(const float *x) { return _mm512_loadu_ps(x); }
 INLINE void store(float *y, vec x) { _mm512_storeu_ps(y, x); }
-INLINE vec load_first(const float *x, long count)
+INLINE vec load_first(const float *x, int64_t count)
 {
     return _mm512_maskz_loadu_ps(first(count), x);
 }
-INLINE void store_first(float *y, long count, vec x) { _mm512_mask_storeu_ps(y, first(count), x); }
-INLINE vec fill(vec x, long count, float rest)
+INLINE void store_first(float *y, int64_t count, vec x)
+{
+    _mm512_mask_storeu_ps(y, first(count), x);
+}
+INLINE vec fill(vec x, int64_t count, float rest)
 {
     return _mm512_mask_blend_ps(first(count), _mm512_set1_ps(rest), x);
 }
@@ -79,13 +82,13 @@ INLINE vec keep_where(vec x, ivec bits, uint32_t least)
 {
     return _mm512_maskz_mov_ps(_mm512_cmpge_epu32_mask(bits, _mm512_set1_epi32(least)), x);
 }
-INLINE vec load_bf16(const uint16_t *x, long count)
+INLINE vec load_bf16(const uint16_t *x, int64_t count)
 {
     __m256i halves = _mm256_maskz_loadu_epi16(first(count), x);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 /* To the nearest, ties to even; NaN stays NaN as its upper half is not all ones. */
-INLINE void store_bf16(uint16_t *y, long count, vec x)
+INLINE void store_bf16(uint16_t *y, int64_t count, vec x)
 {
     __m512i bits = _mm512_castps_si512(x), upper = _mm512_srli_epi32(bits, 16);
     __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));

@@ -1,11 +1,11 @@
 /* Vectors of which only the first `count` numbers are there, for sets without masks. */
 
-INLINE unsigned first(long count)
+INLINE unsigned first(int64_t count)
 {
     return count >= LANES ? 0xffff : (1u << count) - 1;
 }
 
-INLINE vec load_first(const float *x, long count)
+INLINE vec load_first(const float *x, int64_t count)
 {
     if (count >= LANES)
         return load(x);
@@ -13,7 +13,7 @@ INLINE vec load_first(const float *x, long count)
     memcpy(some, x, count * sizeof *x);
     return load(some);
 }
-INLINE void store_first(float *y, long count, vec x)
+INLINE void store_first(float *y, int64_t count, vec x)
 {
     if (count >= LANES) {
         store(y, x);
@@ -23,19 +23,19 @@ INLINE void store_first(float *y, long count, vec x)
     store(all, x);
     memcpy(y, all, count * sizeof *y);
 }
-INLINE vec fill(vec x, long count, float rest)
+INLINE vec fill(vec x, int64_t count, float rest)
 {
     if (count >= LANES)
         return x;
     float all[LANES];
     store(all, x);
-    for (long i = count; i < LANES; i++)
+    for (int64_t i = count; i < LANES; i++)
         all[i] = rest;
     return load(all);
 }
 
 #ifdef TILE_ROWS
-INLINE vec load_bf16(const uint16_t *x, long count)
+INLINE vec load_bf16(const uint16_t *x, int64_t count)
 {
     if (count >= LANES)
         return widen(x);
@@ -43,7 +43,7 @@ INLINE vec load_bf16(const uint16_t *x, long count)
     memcpy(some, x, count * sizeof *x);
     return widen(some);
 }
-INLINE void store_bf16(uint16_t *y, long count, vec x)
+INLINE void store_bf16(uint16_t *y, int64_t count, vec x)
 {
     if (count >= LANES) {
         narrow(y, x);
