@@ -51,15 +51,17 @@ def process_context(*imports: str) -> BaseContext:
     return context
 
 
-def call_in_new_process(work: Callable[[], Result]) -> Result:
-    """Call `work` in a new interpreter, which Ctrl-C interrupts, and return what it returns.
+def call_in_new_process(work: Callable[[], Result], *imports: str) -> Result:
+    """Call `work` in a new process, which Ctrl-C interrupts, and return what it returns.
 
+    It is a new interpreter, or one of a `process_context` with these imports, for several calls.
     The process ends with this one. Raises what `work` raised, or ProcessDiedError.
     """
+    context = process_context(*imports) if imports else multiprocessing.get_context("spawn")
     with _same_import_path():
         _start_resource_tracker()
-        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        with held_signals(signal.SIGINT):
+        pool = ProcessPoolExecutor(1, context)
+        with held_signals(signal.SIGINT, signal.SIGTERM):
             future = pool.submit(_call, work)
     with pool, _death_reported():
         return future.result()

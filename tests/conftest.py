@@ -1,22 +1,19 @@
 """Fixtures for all tests: one thread, a separate cache, commands in-process, a trained run."""
 
+import gc
 import os
 import signal
 from pathlib import Path
 
 import pytest
-import torch
-from click.testing import CliRunner
 from commands import Command, Result
 from error_catalogue import is_documented
 from hypothesis import HealthCheck, settings
 from number_task import number_pairs, numbers_config, write_config, write_pairs
-from typer.main import get_command
 
-from seq2seq_cli.cli import app
-
-torch.set_num_threads(1)  # tiny tensors get slower with more
-os.environ["OMP_NUM_THREADS"] = "1"  # the same in processes that tests start
+# One thread, also in processes that tests start: tiny tensors get slower with more. PyTorch reads
+# it when it is imported, which this file leaves to the tests: pytest starts their processes later.
+os.environ["OMP_NUM_THREADS"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 settings.register_profile(
@@ -31,6 +28,11 @@ settings.register_profile(
     "long", settings.get_profile("short"), derandomize=False, max_examples=5_000
 )
 settings.load_profile("short")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from searching what the imports of all tests have left."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -80,10 +82,16 @@ def imports_shared(_own_cache: None) -> None:
 @pytest.fixture(scope="session")
 def seq2seq(request: pytest.FixtureRequest) -> Command:
     """Run a command in-process; a traceback or an undocumented error message fails the test."""
+    from click.testing import CliRunner
+    from typer.main import get_command
+
+    from seq2seq_cli.cli import app
+
     command = get_command(app)
 
     def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
-        if any("processes" in str(argument) for argument in arguments):
+        words = " ".join(map(str, arguments))
+        if "processes" in words or "verify-resume" in words:
             request.getfixturevalue("imports_shared")
         result = CliRunner().invoke(command, [str(a) for a in arguments], input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):

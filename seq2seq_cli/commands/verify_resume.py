@@ -11,6 +11,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.processes import call_in_new_process
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.loop import train
+from seq2seq_cli.training.parallel.launcher import TRAINING_IMPORTS
 from seq2seq_cli.training.run import Hooks, TrainingState
 
 
@@ -49,7 +50,8 @@ def verify_resume(config: Config, steps: int, interruptions: int) -> tuple[bool,
 def _train_until(step: int, config: Config, folder: Path) -> None:
     """Train in a new process, which is interrupted after `step` updates."""
     hooks = Hooks(on_step=functools.partial(_is_at, step))
-    call_in_new_process(functools.partial(train, config, folder, hooks=hooks))
+    work = functools.partial(train, config, folder, hooks=hooks)
+    call_in_new_process(work, *TRAINING_IMPORTS)
 
 
 def _is_at(step: int, state: TrainingState) -> bool:

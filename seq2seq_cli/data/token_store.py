@@ -102,8 +102,11 @@ class _ArrayFile:
     def read(self, start: int, end: int) -> npt.NDArray[Any]:
         """Return a slice of less than 2 GiB, which is the most that Linux reads at once."""
         start, end = start * self._dtype.itemsize, end * self._dtype.itemsize
-        with naming(self._path):
+        try:  # two reads for each sentence: faster than `naming`
             found = _read_at(self._file, start, end - start)
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
         return np.frombuffer(found, self._dtype)
 
 

@@ -40,19 +40,18 @@ def test_errors_of_the_system_are_no_damage():
     weights, optimizer = (f"step-00000003/{name}.safetensors" for name in ("weights", "optimizer"))
     chosen = [
         f"resume: ESTALE at every call of open work/run/checkpoints/{weights}",
-        f"resume: ENOMEM at every call of open work/run/checkpoints/{weights}",
         f"resume: ENOENT at every call of open work/run/checkpoints/{weights}",
         f"resume: EIO at every call of read work/run/checkpoints/{optimizer}",
         "end: EIO at call 1 of open work/run/checkpoints/step-00000004/ema.safetensors",
         "end: EIO at every call of read work/run/best/step-00000002.safetensors",
-        r"resume: EMFILE at every call of open work/cache/\w+/(facts|src)",
+        r"resume: EMFILE at every call of open work/cache/\w+/(facts\.json|src\.ids)",
     ]
     only = [word for case in chosen for word in ("--only", case)]
     command = [sys.executable, "-m", "faults.io_errors", *only]
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (count,) = re.findall(r"(\d+) stopped with status 2, 0 went on", done.stdout)
-    assert int(count) > 10
+    assert int(count) > len(chosen)
 
 
 GOOD = {"text": b"x\n\n", "tsv": b"1\tx\n\t\n", "nbest": b"0 ||| x\n1 ||| \n"} | {

@@ -107,18 +107,19 @@ def test_vocab_does_not_replace_that_of_a_run(run, folder, seq2seq):
 
 
 @pytest.fixture(scope="module")
-def letters_to_words(folder: Path, seq2seq: Command) -> Path:
+def letters_to_words(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
     """A run whose source has characters and whose target has words."""
+    folder = tmp_path_factory.mktemp("letters")
     config = numbers_config(folder, **FAST, max_steps=200)
     config["tokenizer"] = {"kind": {"src": "char", "tgt": "word"}}
     path = write_config(folder, config)
-    result = seq2seq("train", path, "--run-dir", folder / "letters")
+    result = seq2seq("train", path, "--run-dir", folder / "run")
     assert result.exit_code == 0, result.stderr
     assert " char, target 14 word" in result.stderr
-    return folder / "letters"
+    return folder / "run"
 
 
-def test_each_side_has_tokens_of_its_own_kind(letters_to_words, folder, seq2seq):
+def test_each_side_has_tokens_of_its_own_kind(letters_to_words, seq2seq):
     tokenizers = load_tokenizers(RunFolder(letters_to_words), TokenizerConfig(shared=False))
     assert (tokenizers.src.to_pieces("31"), tokenizers.tgt.to_pieces("three one")) == (
         ["▁", "3", "1"],
@@ -131,7 +132,8 @@ def test_each_side_has_tokens_of_its_own_kind(letters_to_words, folder, seq2seq)
     written = load_config(letters_to_words / "config.yaml").tokenizer
     assert (written.kind.src, written.kind.tgt, written.shared) == ("char", "word", False)
     more = ("--set", "training.max_steps=201")
-    again = seq2seq("train", folder / "numbers.yaml", "--run-dir", letters_to_words, *more)
+    config = letters_to_words.parent / "numbers.yaml"
+    again = seq2seq("train", config, "--run-dir", letters_to_words, *more)
     assert again.exit_code == 0, again.stderr
 
 

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 from commands import ROOT
 
 FILES = sorted(
@@ -43,16 +42,20 @@ INSTEAD = {
 PATTERN = re.compile(rf"\b(?:{'|'.join(INSTEAD)})\b", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_words_are_american_and_plain(path: Path):
+def test_words_are_american_and_plain():
+    advice = {str(path.relative_to(ROOT)): instead_of_words_in(path) for path in FILES}
+    assert {path: instead for path, instead in advice.items() if instead} == {}
+
+
+def instead_of_words_in(path: Path) -> dict[str, str]:
+    """Return what to write instead of words of a file."""
     text = " ".join(path.read_text(encoding="utf-8").split())  # phrases may span lines
     if path.suffix == ".md":
         text = re.sub(r"```.*?```|`[^`]*`", "", text)  # code and output: `nobody` is a label
     found = {match[0] for match in PATTERN.finditer(text)}
-    instead = {
+    return {
         word: advice
         for word in found
         for pattern, advice in INSTEAD.items()
         if re.fullmatch(pattern, word, re.IGNORECASE)
     }
-    assert not instead
