@@ -74,7 +74,7 @@ class Scheduler:
         self, tokens_per_batch: int, seconds_to_gather: float, queue_limit: int, workers: int
     ) -> None:
         """With `queue_limit` or more sentences in the queue, requests are refused."""
-        self._workers = workers
+        self.workers = workers
         self._tokens_per_batch = tokens_per_batch
         self._seconds_to_gather = seconds_to_gather
         self._queue_limit = queue_limit
@@ -88,7 +88,7 @@ class Scheduler:
     def submit(self, sentences: Iterable[SentenceToTranslate]) -> Submission:
         """Queue the sentences of a request, however many. Raises RequestError if it is full."""
         if self.num_waiting >= self._queue_limit:
-            seconds = math.ceil(self.num_waiting * self._seconds_per_sentence / self._workers)
+            seconds = math.ceil(self.num_waiting * self._seconds_per_sentence / self.workers)
             seconds = min(max(1, seconds), 60)
             message = f"Slowdown: too many sentences are waiting; try again in {seconds} s"
             raise RequestError(503, message, retry_after=seconds)
@@ -127,7 +127,7 @@ class Scheduler:
                 await self._has_arrived.wait()
                 since = self._tickets[0].since if self._tickets else 0.0
                 seconds = since + self._seconds_to_gather - time.monotonic()
-                is_busy = self._idle < self._workers
+                is_busy = self._idle < self.workers
                 if seconds > 0 and is_busy and self._num_tokens < self._tokens_per_batch:
                     await asyncio.sleep(seconds)
                 if taken := self._take():
@@ -163,6 +163,13 @@ class Scheduler:
                 self._count([ticket])
             else:
                 _fail([each], f"the process that translated it died {_MAX_TRIES} times")
+
+    def put_back(self, batch: Batch, taken: Sequence[Waiting]) -> None:
+        """Queue the sentences of a batch that no worker has begun."""
+        is_alone = any(each.tries for each in taken)
+        ticket = Ticket(batch.run, batch.options, deque(taken), is_alone)
+        self._tickets.appendleft(ticket)
+        self._count([ticket])
 
     def fail_all(self, reason: str) -> None:
         """Let every queued sentence fail."""

@@ -29,8 +29,11 @@ class RunToServe:
         folder = RunFolder(self.run_dir)
         runs = folder.members(self.which)
         files = [path for run in runs for path in (run.weights(self.which), run.config)]
-        searches = {folder.search, *(run.search for run in runs)}  # written after training
-        files += sorted(path for path in searches if path.exists())
+        others = {folder.search}  # written after training
+        for run in runs:
+            others |= {run.search, run.statistics}
+            others |= {*run.tokenizer_paths(shared=True), *run.tokenizer_paths(shared=False)}
+        files += sorted(path for path in others if path.exists())
         stats = [(path, path.stat()) for path in files]
         return [(path, s.st_ino, s.st_size, s.st_mtime_ns) for path, s in stats]
 

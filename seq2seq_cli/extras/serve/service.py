@@ -72,13 +72,7 @@ class TranslationService:
         self._to_serve = tuple(runs)
         self._num_workers = workers
         self._monitoring = monitoring
-        self.runs = [ServedRun.read(run) for run in runs]
-        for first, second in itertools.combinations(zip(runs, self.runs, strict=True), 2):
-            if first[1].languages == second[1].languages:
-                raise UserError(
-                    f"{first[0].run_dir} and {second[0].run_dir} translate the same languages: "
-                    "serve one of them, or an ensemble of train --ensemble"
-                )
+        self.runs = _read_runs(runs)
         self._scheduler = Scheduler(_TOKENS_PER_BATCH, _SECONDS_TO_GATHER, queue_limit, workers)
         self._cache_bytes = cache_bytes
         self._cache = TranslationCache(cache_bytes)
@@ -133,7 +127,7 @@ class TranslationService:
     async def _load(self) -> None:
         """Load the models, let new workers take over, and retire the old ones."""
         self._stamps = [run.file_stamps() for run in self._to_serve]
-        runs = [await asyncio.to_thread(ServedRun.read, run) for run in self._to_serve]
+        runs = await asyncio.to_thread(_read_runs, self._to_serve)
         models = await ModelProcess.start(self._to_serve)
         group = WorkerGroup(
             models, self._scheduler, self._monitoring, self._num_workers, self._must_reload.set
@@ -158,13 +152,13 @@ class TranslationService:
                     await self._must_reload.wait()
             if not self._must_reload.is_set() and not await self._have_changed():
                 continue
-            self._must_reload.clear()
             try:
                 await self._load()
             except (UserError, OSError) as error:
                 logger.warning(f"the models were not loaded again: {error}")
                 await asyncio.sleep(_SECONDS_BETWEEN_CHECKS)
             else:
+                self._must_reload.clear()  # only now: workers that died meanwhile have set it again
                 logger.info("loaded the models again")
 
     async def _have_changed(self) -> bool:
@@ -177,6 +171,18 @@ class TranslationService:
             return stamps == [run.file_stamps() for run in self._to_serve]
         except (UserError, OSError):  # a file is being replaced
             return False
+
+
+def _read_runs(runs: Sequence[RunToServe]) -> list[ServedRun]:
+    """Read runs. Raises UserError if that is not possible, or if two have the same languages."""
+    served = [ServedRun.read(run) for run in runs]
+    for first, second in itertools.combinations(zip(runs, served, strict=True), 2):
+        if first[1].languages == second[1].languages:
+            raise UserError(
+                f"{first[0].run_dir} and {second[0].run_dir} translate the same languages: "
+                "serve one of them, or an ensemble of train --ensemble"
+            )
+    return served
 
 
 def _keep(

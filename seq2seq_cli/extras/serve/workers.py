@@ -7,14 +7,14 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.serve.messages import Batch, BatchResult, packed
 from seq2seq_cli.extras.serve.monitoring import Monitoring
-from seq2seq_cli.extras.serve.scheduler import Scheduler
+from seq2seq_cli.extras.serve.scheduler import Scheduler, Waiting
 from seq2seq_cli.extras.serve.served_run import RunToServe
 from seq2seq_cli.processes import process_context
 
@@ -43,12 +43,12 @@ class Worker:
     writer: asyncio.StreamWriter
     pid: int = 0
 
-    async def translate(self, batch: Batch) -> BatchResult:
+    async def translate(self, batch: Batch, answer: Awaitable[Any]) -> BatchResult:
         """Return the translations. Raises WorkerDiedError if the process ends or hangs."""
         try:
             async with asyncio.timeout(_BATCH_SECONDS):
                 self.writer.write(packed(batch))
-                return BatchResult.from_json(await self.answer())
+                return BatchResult.from_json(await answer)
         except TimeoutError:
             self.kill()
             raise WorkerDiedError(f"it had not answered after {_BATCH_SECONDS:g} s") from None
@@ -150,8 +150,8 @@ class WorkerGroup:
         # Done when there is a worker; raises UserError if there will be none.
         self.first_worker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.workers: set[Worker] = set()
-        count = count if models.can_fork else 1
-        self._tasks = [asyncio.create_task(self._work()) for _ in range(count)]
+        scheduler.workers = count if models.can_fork else 1
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(scheduler.workers)]
 
     def retire(self) -> None:
         """Let each worker finish its batch and end."""
@@ -199,18 +199,23 @@ class WorkerGroup:
 
     async def _translate_batch(self, worker: Worker) -> bool:
         """Wait for a batch and translate it; return False if the worker must be replaced."""
-        batch, taken = await self._scheduler.next_batch()
-        self._busy.add(asyncio.current_task())
-        work = asyncio.create_task(worker.translate(batch))
-        canceled = asyncio.create_task(asyncio.wait([each.result for each in taken]))
+        answer = asyncio.create_task(worker.answer())  # fails when an idle worker dies, too
+        tasks: list[asyncio.Task[Any]] = [answer]
+        taken: list[Waiting] = []
         try:
+            batch, taken = await self._next_batch(answer)
+            self._busy.add(asyncio.current_task())
+            work = asyncio.create_task(worker.translate(batch, answer))
+            canceled = asyncio.create_task(asyncio.wait([each.result for each in taken]))
+            tasks += [work, canceled]
             await asyncio.wait({work, canceled}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            if not work.done() and self._models.can_fork:
+                # All of its requests are canceled. On a GPU nothing could replace the worker.
                 await asyncio.wait({work}, timeout=_SECONDS_BEFORE_KILL)
-            if not work.done():  # all of its requests are canceled
-                worker.kill()
-                return False
-            result = work.result()
+                if not work.done():
+                    worker.kill()
+                    return False
+            result = await work
         except Exception as error:
             logger.warning(
                 f"a worker died ({error}); starting another",
@@ -219,12 +224,13 @@ class WorkerGroup:
             worker.kill()
             self._monitoring.deaths.inc()
             await asyncio.sleep(_SECONDS_BEFORE_RETRY)
-            self._scheduler.retry(batch, taken)
+            if taken:
+                self._scheduler.retry(batch, taken)
             return False
         finally:
-            for task in (work, canceled):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(work, canceled, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._busy.discard(asyncio.current_task())
         self._monitoring.batch_sentences.observe(len(taken))
         self._monitoring.batch_seconds.observe(result.seconds)
@@ -232,3 +238,16 @@ class WorkerGroup:
         self._monitoring.at_limit.inc(result.at_length_limit)
         self._scheduler.finish(taken, result.outputs, result.seconds)
         return True
+
+    async def _next_batch(self, answer: asyncio.Task[Any]) -> tuple[Batch, list[Waiting]]:
+        """Wait for a batch. Raises WorkerDiedError if the worker dies while it is idle."""
+        batch = asyncio.create_task(self._scheduler.next_batch())
+        try:
+            await asyncio.wait({batch, answer}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                answer.result()
+        except BaseException:  # or this task is canceled
+            if not batch.cancel():
+                self._scheduler.put_back(*batch.result())
+            raise
+        return batch.result()

@@ -153,6 +153,23 @@ def test_sentences_of_a_process_that_dies_are_translated_by_others():
     run(test)
 
 
+def test_a_batch_that_was_put_back_costs_no_try_and_keeps_its_turn():
+    async def test():
+        queue = scheduler()
+        queue.submit(sentences("a", "b"))
+        for _ in range(10):
+            taken = await queue.next_batch()
+            assert texts(taken) == ["a", "b"]
+            queue.put_back(*taken)
+        queue.submit(sentences("c"))
+        queue.retry(*await queue.next_batch())
+        queue.put_back(*await queue.next_batch())
+        assert [texts(await queue.next_batch()) for _ in "acb"] == [["a"], ["c"], ["b"]]
+        assert queue.num_waiting == 0
+
+    run(test)
+
+
 def test_a_sentence_that_kills_processes_fails_alone():
     async def test():
         queue = scheduler()

@@ -463,7 +463,13 @@ def test_killed_model_processes_and_old_models_are_replaced(names_run: Path, tmp
     shutil.copytree(names_run, copy)
     trained = load_file(copy / "model.safetensors")
     changed = {name: tensor.flip(0).contiguous() for name, tensor in trained.items()}
-    with serving(copy, "--processes", 1) as served:
+    config = shutil.copytree(names_run, tmp_path / "other") / "config.yaml"
+    same_languages = config.read_text()
+    config.write_text(same_languages.replace("src: de\n    tgt: en", "src: en\n    tgt: de"))
+    with serving(copy, config.parent, "--processes", 1) as served:
+        (worker,) = served.workers()
+        os.kill(worker, signal.SIGKILL)
+        served.wait_for_log("a worker died")  # before any request
         served.translate("one")
         (worker,) = served.workers()
         os.kill(served.model_processes()[0], signal.SIGKILL)
@@ -484,17 +490,24 @@ def test_killed_model_processes_and_old_models_are_replaced(names_run: Path, tmp
         (copy / "model.part").write_bytes(b"damaged")
         (copy / "model.part").replace(copy / "model.safetensors")
         served.wait_for_log("the models were not loaded again")
+        config.write_text(same_languages)
+        served.wait_for_log(f"not loaded again: {copy} and {config.parent} translate the same")
         assert served.translate("one two three")["translatedText"] == nonsense
+        assert [each["targets"] for each in served.ask("/languages").json] == [["de"], ["en"]]
+        assert "seq2seq_model_loads_total 3.0" in served.ask("/metrics").body.decode()
 
 
-def test_a_search_chosen_after_the_last_model_is_a_change(names_run: Path, tmp_path: Path):
-    """A server loads such a run again."""
+def test_a_change_of_any_file_that_translations_depend_on_is_noticed(names_run, tmp_path):
+    """A search is chosen after the last model."""
     copy = shutil.copytree(names_run, tmp_path / "run")
     (copy / "search.json").unlink(missing_ok=True)
-    before = RunToServe(copy).file_stamps()
-    assert RunToServe(copy).file_stamps() == before
-    (copy / "search.json").write_text("{}")
-    assert RunToServe(copy).file_stamps() != before
+    tokenizers = [path.name for path in copy.glob("*.model")]
+    assert tokenizers
+    for name in ("search.json", "config.yaml", "model.safetensors", "statistics.json", *tokenizers):
+        before = RunToServe(copy).file_stamps()
+        assert RunToServe(copy).file_stamps() == before
+        (copy / name).write_text("other")
+        assert RunToServe(copy).file_stamps() != before
 
 
 def test_who_leaves_is_not_waited_for(server: Served):

@@ -1,0 +1,129 @@
+"""Workers that die or are left: nothing is lost, and only a fork is killed."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from seq2seq_cli.extras.serve.messages import SearchOptions, SentenceInput
+from seq2seq_cli.extras.serve.monitoring import Monitoring
+from seq2seq_cli.extras.serve.scheduler import Scheduler, SentenceToTranslate, Submission
+from seq2seq_cli.extras.serve.workers import ModelProcess, WorkerGroup
+
+# Translates into capitals; for "wait" it waits until its standard input is closed.
+WORKER = """
+import json, os, socket, sys
+with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rw") as lines:
+    print(json.dumps({"pid": os.getpid()}), file=lines, flush=True)
+    for line in lines:
+        texts = [text for text, _ in json.loads(line)[2]]
+        if "wait" in texts:
+            sys.stdin.read()
+        print(json.dumps([[[[text.upper()]] for text in texts], 1, 0, 0.1]), file=lines, flush=True)
+"""
+
+
+@dataclass
+class Started:
+    """A group of workers, with their processes and what gives them batches."""
+
+    group: WorkerGroup
+    scheduler: Scheduler
+    monitoring: Monitoring
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def submit(self, text: str) -> Submission:
+        sentence = SentenceToTranslate(0, SentenceInput(text), SearchOptions())
+        return self.scheduler.submit([sentence])
+
+    async def translate(self, text: str) -> str:
+        (result,) = self.submit(text).results
+        return (await result)[0].text
+
+
+@asynccontextmanager
+async def workers(count: int, *, can_fork: bool = True) -> AsyncIterator[Started]:
+    """Start a group; in place of the process with the models this one starts the workers."""
+    ours, theirs = socket.socketpair()
+    scheduler, monitoring = Scheduler(100, 0.0, 100, workers=count), Monitoring()
+    models = ModelProcess(ours, can_fork)
+    group = WorkerGroup(models, scheduler, monitoring, count, lambda: None)
+    started = Started(group, scheduler, monitoring)
+
+    def start_worker() -> None:
+        _, (connection,), _, _ = socket.recv_fds(theirs, 1, 1)
+        with socket.socket(fileno=connection):
+            command = [sys.executable, "-I", "-S", "-c", WORKER, str(connection)]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[connection])
+            started.processes.append(process)
+
+    asyncio.get_running_loop().add_reader(theirs, start_worker)
+    try:
+        await until(lambda: len(group.workers) == scheduler.workers)
+        yield started
+    finally:
+        asyncio.get_running_loop().remove_reader(theirs)
+        theirs.close()
+        await group.stop()
+        for process in started.processes:
+            with process:
+                process.kill()
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    while not is_true():
+        await asyncio.sleep(0.001)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+def test_workers_that_die_while_idle_are_replaced():
+    """Without a request, and without costing the next one a try."""
+
+    async def test():
+        async with workers(6) as started:
+            first = set(started.group.workers)
+            for process in started.processes:
+                process.kill()
+            await until(lambda: started.group.workers.isdisjoint(first))
+            await until(lambda: len(started.group.workers) == 6)
+            assert started.monitoring.registry.get_sample_value("seq2seq_worker_deaths_total") == 6
+            assert await started.translate("one") == "ONE"
+
+    run(test)
+
+
+def test_a_sentence_outlives_more_idle_workers_than_it_has_tries():
+    async def test():
+        async with workers(6) as started:
+            for process in started.processes:
+                process.kill()
+                process.wait()
+            assert await started.translate("one") == "ONE"
+
+    run(test)
+
+
+def test_a_fork_is_killed_when_its_requests_are_canceled_and_the_worker_of_a_gpu_is_not():
+    async def test():
+        async with workers(16, can_fork=False) as gpu, workers(1) as cpu:
+            assert gpu.scheduler.workers == 1
+            for started in (gpu, cpu):  # in this order, so that the other would be killed first
+                submission = started.submit("wait")
+                await until(lambda: started.scheduler.num_waiting == 0)  # noqa: B023
+                submission.close()
+            await asyncio.to_thread(cpu.processes[0].wait)
+            (process,) = gpu.processes
+            assert process.poll() is None
+            assert process.stdin is not None
+            process.stdin.close()
+            assert await gpu.translate("one") == "ONE"
+            assert await cpu.translate("one") == "ONE"
+            assert len(gpu.processes) == 1
+
+    run(test)
