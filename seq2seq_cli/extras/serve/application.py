@@ -96,7 +96,9 @@ def build_application(
         Middleware(Failures),
         Middleware(BodyLimit, limits.body_bytes),
     ]
-    return Starlette(routes=routes, middleware=layers, exception_handlers={HTTPException: _refuse})
+    app = Starlette(routes=routes, middleware=layers, exception_handlers={HTTPException: _refuse})
+    app.router.redirect_slashes = False  # /translate/ is another path, with status 404
+    return app
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -132,9 +132,8 @@ class Gateway:
 
         async with self.in_time():
             translated = await unless_gone(request, work())
-        if self.logs_text:
-            for text, translation in zip(texts, translated, strict=True):
-                logger.info(f"{source} to {target}: {text!r}: {translation.text!r}")
+        for text, translation in zip(texts, translated, strict=True):
+            self.log_text(source, target, text, translation.text)
         return translated
 
     async def submit(
@@ -160,6 +159,11 @@ class Gateway:
         read_texts = [await turns.call(read, text) for text in texts]
         sentences = [sentence for text in read_texts for sentence in text.sentences]
         return read_texts, self.service.submit(sentences)
+
+    def log_text(self, source: str, target: str, text: str, translation: str) -> None:
+        """Log a text and its translation, if the server logs texts."""
+        if self.logs_text:
+            logger.info(f"{source} to {target}: {text!r}: {translation!r}")
 
     def turns(self, texts: Sequence[str]) -> Turns:
         """Return the turns of a request to work on its texts."""

@@ -76,6 +76,8 @@ class LibreTranslate:
                 request, self._gateway.submit([text], source, target, options)
             )
 
+        has_details = options.has_details or options.alternatives > 0
+
         async def events() -> AsyncIterator[bytes]:
             whole = ""
             try:
@@ -83,13 +85,15 @@ class LibreTranslate:
                     async with self._gateway.in_time(deadline):
                         sentence = translation.add(await result)
                     whole += sentence.new_text
-                    details = sentence.report(options) if options.has_details else {}
+                    details = sentence.report(options) if has_details else {}
                     yield _event("sentence", {"text": sentence.new_text, **details})
             except RequestError as error:
                 refusal = {"error": error.detail, "status": error.status_code}
                 yield _event("error", refusal | dict(error.headers or {}))
                 return
-            yield _event("done", _report(whole + translation.writer.rest(), translation.detected))
+            whole += translation.writer.rest()
+            self._gateway.log_text(source, target, text, whole)
+            yield _event("done", _report(whole, translation.detected))
 
         return _EventStream(events(), submission)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -31,7 +31,9 @@ class Limits:
     @property
     def body_bytes(self) -> int:
         """Return the size of a body, enough for every request within the other limits."""
-        return (1 << 16) + 6 * self.characters * self.batch  # \u4f60 is one character
+        texts = 12 * self.characters * self.batch  # \ud83d\ude00, or %F0%9F%98%80 in a form
+        glossary = 16 * 2 * _MAX_ENTRY_LENGTH * _MAX_GLOSSARY_ENTRIES  # %5Cud83d%5Cude00
+        return (1 << 16) + texts + glossary
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Fields:
     """Named values of a request; errors name the field."""
 
     values: Mapping[str, Any]  # strings if not from JSON, or lists where a name is repeated
-    is_json: bool
+    in_json: Collection[str] = ()  # the names of those from JSON
 
     @classmethod
     async def read(cls, request: Request) -> "Fields":
@@ -52,14 +54,14 @@ class Fields:
                 raise invalid("a form must be in UTF-8")  # decoding others may take quadratic time
             async with request.form(max_files=0, max_part_size=_MAX_PART_BYTES) as form:
                 pairs = [(name, v) for name, v in form.multi_items() if isinstance(v, str)]
-            return cls({**query, **_by_name(pairs)}, is_json=False)
+            return cls({**query, **_by_name(pairs)})
         body = await request.body()
         is_json = kind == "application/json" or kind.endswith("+json")
         if not is_json and kind != "application/x-www-form-urlencoded" and body:
             raise RequestError(415, f"Unsupported content type: {kind or 'none'}")
         parse = _json_object if is_json else _form_values
         values = await asyncio.to_thread(parse, body) if len(body) > _LARGE_BODY else parse(body)
-        return cls({**query, **values}, is_json=is_json)
+        return cls({**query, **values}, values.keys() if is_json else ())
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a string. Raises RequestError if it is missing and has no default."""
@@ -97,7 +99,7 @@ class Fields:
     def flag(self, name: str) -> bool:
         """Return true or false; false if it is missing."""
         value = self.values.get(name, False)
-        if isinstance(value, str) and not self.is_json:
+        if isinstance(value, str) and name not in self.in_json:
             known = {"true": True, "1": True, "false": False, "0": False, "": False}
             value = known.get(value.lower(), value)
         if not isinstance(value, bool):
@@ -107,7 +109,7 @@ class Fields:
     def glossary(self, name: str) -> dict[str, str]:
         """Return an object whose keys and values are phrases; empty if it is missing."""
         value = self.values.get(name)
-        if isinstance(value, str) and value and not self.is_json:
+        if isinstance(value, str) and value and name not in self.in_json:
             value = _json_object(value.encode("utf-8", "surrogatepass"))
         value = value or {}
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):

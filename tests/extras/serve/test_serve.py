@@ -9,6 +9,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from commands import Command
@@ -58,6 +59,18 @@ def test_json_form_and_query_get_the_same_answer(server: Served):
     ]
     for answer in answers:
         assert (answer.status, answer.json) == (200, {"translatedText": "3 1 4"})
+
+
+def test_fields_in_the_query_are_read_as_in_a_form(server: Served):
+    """With a body in JSON, too, whose own fields are of JSON's types."""
+    query = urlencode({"alignments": "true", "glossary": '{"two": "9"}', "alternatives": 1})
+    fields = {"q": "one two", "source": "en", "target": "de"}
+    answer = server.ask(f"/translate?{query}", fields)
+    assert answer.json == server.translate(
+        "one two", alignments=True, glossary={"two": "9"}, alternatives=1
+    )
+    assert server.ask(f"/translate?{query}", {**fields, "alignments": "true"}).status == 400
+    assert server.ask(f"/translate?{query}", {**fields, "glossary": '{"two": "9"}'}).status == 400
 
 
 def test_raw_utf_8_in_a_form_is_text(server: Served):
@@ -161,7 +174,7 @@ def test_html_keeps_its_markup(server: Served):
         ([1, 2], 400, "Invalid request: the body must be a JSON object"),
         (b"{", 400, "Invalid request: the body is not JSON"),
         (b"[" * 100_000, 400, "Invalid request: the body is not JSON"),
-        (b"x" * 4_000_000, 413, "Request body exceeds 1985536 bytes"),
+        (b"x" * 6_000_000, 413, "Request body exceeds 5185536 bytes"),
     ],
 )
 def test_errors_say_what_is_wrong(server: Served, fields: object, status: int, message: str):
@@ -174,6 +187,7 @@ def test_other_paths_methods_and_bodies(server: Served):
     assert server.ask("/translate").status == 405
     assert server.ask("/nothing").json == {"error": "Not Found"}
     assert server.ask("/v2/nothing").json == {"message": "Not Found"}
+    assert server.ask("/translate/", {}).status == 404
     kind = {"Content-Type": "text/plain"}
     assert server.ask("/translate", b"hello", headers=kind).status == 415
     surrogate = server.ask(
@@ -263,6 +277,19 @@ def test_a_large_request_fits_an_idle_server(server: Served):
     assert server.translate(texts)["translatedText"] == expected
 
 
+def test_a_request_within_all_limits_has_no_body_beyond_one(server: Served):
+    """Texts and glossary of characters that take most bytes, in JSON and in a form."""
+    glossary = {chr(0x1F600 + n) * 200: "\U0001f600" * 200 for n in range(200)}
+    fields = {"q": ["\U0001f600" * 5_000] * 64, "source": "en", "target": "en"}
+    form = urlencode({**fields, "glossary": json.dumps(glossary)}, doseq=True).encode()
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    for answer in (
+        server.ask("/translate", {**fields, "glossary": glossary}),
+        server.ask("/translate", form, headers=kind),
+    ):
+        assert (answer.status, answer.json) == (200, {"translatedText": fields["q"]})
+
+
 def test_text_in_the_target_language_stays(guarded: Served, server: Served):
     english = "This is a sentence that is already in English."
     fields = {"q": [english, "drei eins vier"], "source": "auto", "target": "en"}
@@ -297,6 +324,16 @@ def test_a_stream_adds_up_to_the_whole_translation(server: Served):
     assert sentences[-1][1]["source"] == "three four."
     failed = {**fields, "glossary": {"two": "uno"}}
     assert events(server.ask("/translate", failed).body)[-1][0] == "error"
+
+
+def test_a_stream_has_what_other_answers_have(server: Served, guarded: Served):
+    fields = {"q": "one two", "source": "en", "target": "de", "alternatives": 2}
+    (_, sentence), _ = events(server.ask("/translate", {**fields, "stream": True}).body)
+    whole = server.translate("one two", alternatives=2)["alternatives"]
+    assert [other["target"] for other in sentence["alternatives"]] == whole
+    fields = {"q": "three one", "source": "en", "target": "de", "stream": True}
+    assert guarded.ask("/translate", {**fields, "api_key": "s3cret"}).status == 200
+    guarded.wait_for_log("en to de: 'three one': '3 1'")
 
 
 def test_deepl_and_immersive_translate(server: Served):

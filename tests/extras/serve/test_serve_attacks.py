@@ -82,22 +82,22 @@ def test_trailers_are_no_headers_and_have_a_limit(server: Served):
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_comes(server: Served):
-    head = FORM_HEAD + b"Content-Length: 3000000\r\n\r\n"
+    head = FORM_HEAD + b"Content-Length: 6000000\r\n\r\n"
     assert first_line(server, head) == b"HTTP/1.1 413 Request Entity Too Large\r\n"
-    waits = FORM_HEAD + b"Expect: 100-continue\r\nContent-Length: 3000000\r\n\r\n"
+    waits = FORM_HEAD + b"Expect: 100-continue\r\nContent-Length: 6000000\r\n\r\n"
     assert first_line(server, waits) == b"HTTP/1.1 413 Request Entity Too Large\r\n"
 
 
 @pytest.mark.parametrize("close", [b"", b"Connection: close\r\n"])
 @pytest.mark.parametrize(
     "body",
-    [b"Content-Length: 3000000\r\n\r\n" + b"a" * 3_000_000, chunked(*[b"a" * 1_000] * 3_000)],
+    [b"Content-Length: 6000000\r\n\r\n" + b"a" * 6_000_000, chunked(*[b"a" * 1_000] * 6_000)],
     ids=["whole", "chunked"],
 )
 def test_who_sends_too_much_can_read_the_answer(server: Served, body: bytes, close: bytes):
     answer = answer_to(server, FORM_HEAD + close + body)
     assert answer.startswith(b"HTTP/1.1 413 ")
-    assert answer.endswith(b'{"error":"Request body exceeds 1985536 bytes"}')
+    assert answer.endswith(b'{"error":"Request body exceeds 5185536 bytes"}')
 
 
 @pytest.mark.parametrize("charset", ["undefined", "punycode", "no-such", "utf-16", "zip"])
