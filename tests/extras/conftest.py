@@ -27,7 +27,7 @@ def server(names_run: Path) -> Iterator[Served]:
 
 
 TOKEN = "s3cret"
-ALLOWED_ORIGIN = "https://page.example"
+ALLOWED_ORIGIN = "https://Page.example/"  # which browsers write in lower case
 
 
 @pytest.fixture(scope="session")

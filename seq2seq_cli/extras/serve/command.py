@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from seq2seq_cli.cli.options import (
 from seq2seq_cli.errors import UserError
 
 NETWORK, LIMITS = "Network and access", "Limits"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
 
 EXAMPLES = (
     "**Examples**\n\n"
@@ -137,7 +139,7 @@ def serve(
         ],
         (host, port),
         server.Limits(char_limit, batch_limit, alternatives_limit, time_limit),
-        server.Access(token, _hosts(allow_host, host), tuple(allow_origin or ())),
+        server.Access(token, _hosts(allow_host, host), tuple(map(_origin, allow_origin or ()))),
         workers=processes or num_cores(),
         queue_limit=queue_limit,
         cache_bytes=cache_size << 20,
@@ -155,6 +157,8 @@ def _token(file: Path | None, host: str, *, no_auth: bool) -> str | None:
         token = read_bounded(file, 4_096).decode("utf-8", "replace").strip()
         if not token:
             raise UserError(f"{file} has no token")
+    if not (no_auth or token.isascii()):
+        raise UserError("the token has characters outside of ASCII, which no header can contain")
     if not (token or no_auth or _is_loopback(host)):
         raise UserError(
             f"anybody who reaches {host} could use the server: put a token into SEQ2SEQ_TOKEN or "
@@ -170,6 +174,17 @@ def _hosts(given: list[str] | None, host: str) -> tuple[str, ...]:
     own = f"[{host}]" if ":" in host else host
     names = ("localhost", "127.0.0.1", "[::1]", own, *(given or ()))
     return tuple(dict.fromkeys(name.lower() for name in names))
+
+
+def _origin(given: str) -> str:
+    """Return an allowed origin as browsers write it. Raises UserError if it is none."""
+    origin = given.lower().removesuffix("/")
+    if origin != "*" and not _ORIGIN.fullmatch(origin):
+        raise UserError(
+            f"--allow-origin {given} is not an origin: write scheme://host, or scheme://host:port, "
+            "as in https://www.example.org, or * for all"
+        )
+    return origin
 
 
 def _is_loopback(host: str) -> bool:

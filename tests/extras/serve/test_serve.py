@@ -456,6 +456,17 @@ def test_bad_starts_are_refused(names_run: Path, seq2seq: Command, tmp_path: Pat
     assert "cannot be served from tr to tr" in same.stderr
     twice = seq2seq("serve", names_run, names_run, "--port", 0)
     assert "translate the same languages: serve one of them" in twice.stderr
+    (token := tmp_path / "token").write_text("pässword")
+    refused = seq2seq("serve", names_run, "--token-file", token, "--port", 0)
+    assert "the token has characters outside of ASCII" in refused.stderr
+    for origin in (
+        "page.example",
+        "https://page.example/path",
+        "https://",
+        "https://bücher.example",
+    ):
+        refused = seq2seq("serve", names_run, "--allow-origin", origin, "--port", 0)
+        assert f"--allow-origin {origin} is not an origin" in refused.stderr
     many = seq2seq("serve", names_run, "--langs", "de-en", "--langs", "en-de")
     assert "--langs is given 2 times, for 1 runs" in many.stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:
