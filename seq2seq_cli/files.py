@@ -57,13 +57,9 @@ def is_missing_or_empty(path: Path) -> bool:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill, which becomes `path`, missing or empty, if the block raises nothing.
-
-    Files that an interrupted process has left are deleted first.
-    """
+    """Yield a folder to fill; it becomes `path`, missing or empty, if the block raises nothing."""
     path = path.absolute()  # `.` has no name
-    part = path.with_name(f"{path.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # no other process writes it
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
         yield part

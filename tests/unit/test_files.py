@@ -63,12 +63,12 @@ def test_new_folder_is_there_when_it_is_whole(tmp_path, monkeypatch):
         (part / "file").touch()
         raise RuntimeError
     assert not [*folder.parent.iterdir()]
-    (folder.parent / "folder.part").mkdir()  # of a killed process
-    (folder.parent / "folder.part/old").touch()
+    other = folder.parent / "folder.part"  # of the user
+    other.mkdir()
     folder.mkdir()
     monkeypatch.chdir(folder)
     with new_folder(Path()) as part:
         part.mkdir()
         (part / "file").touch()
     assert [path.name for path in folder.iterdir()] == ["file"]
-    assert [*folder.parent.iterdir()] == [folder]
+    assert {*folder.parent.iterdir()} == {folder, other}
