@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from seq2seq_cli.config.languages import languages_of
-from seq2seq_cli.config.loader import config_yaml
+from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.config.text import Languages, ParallelText
 from seq2seq_cli.config.tokenizer import Kinds, VocabSizes
@@ -55,6 +55,7 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
         record = {"from": str(run_dir), "text": [text.name for text in texts]}
         write_json(folder.manifest, {**read_manifest(folder), "trimmed": record})
         write_atomic(folder.config, config_yaml(config).encode("utf-8"))
+        load_config(folder.config)  # what it refuses would be no run
     return "\n".join([*_report(before, after, old, new), f"written to {output}"])
 
 
@@ -122,6 +123,7 @@ def _config(config: Config, tokenizers: Tokenizers) -> Config:
     data = {
         "train": (),
         "valid": None,
+        "general": None,
         "languages": languages and Languages(src=languages.src, tgt=languages.tgt),
         "direction": "forward",
         "sampling_temperature": None,

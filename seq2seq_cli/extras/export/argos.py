@@ -38,6 +38,7 @@ _OPTIONS |= {"beam_size": 1, "length_penalty": 0.2}
 _CODES = {"zh-hans": "zh", "zh-cn": "zh", "zh-sg": "zh", "pt-br": "pb"}
 _CODES |= dict.fromkeys(("zh-hant", "zh-tw", "zh-hk", "zh-mo"), "zt")
 
+_FEATURES = "its sources have features, which Argos Translate cannot give"
 _USAGE = """```python
 from argostranslate import package, translate
 
@@ -71,13 +72,19 @@ class Argos(CTranslate2):
         """One SentencePiece model reads sources without features and writes targets."""
         kind = config.tokenizer.kind
         if config.train_text.has_features:
-            return "its sources have features, which Argos Translate cannot give"
+            return _FEATURES
         if not config.tokenizer.shared and kind.tgt in SUBWORDS and kind.src not in SUBWORDS:
             return (
                 "one SentencePiece model reads the source and writes the target, but only the "
                 "target's vocabulary has bytes"
             )
         return super().limits(config)
+
+    def limits_of_run(self, translator: "Translator") -> str | None:
+        """The config of a trimmed run names no text, so its vocabulary shows the features."""
+        if translator.tokenizers.src.features:
+            return _FEATURES
+        return super().limits_of_run(translator)
 
     def require(self, config: Config) -> None:
         """Raise UserError if the languages or the tag of the package are not known."""

@@ -82,7 +82,7 @@ class CTranslate2(Format):
         **SIZES_AND_DROPOUT,
         **dict.fromkeys(("attention_bias", "tie_embeddings", "embedding_scale", "output_bias")),
         **dict.fromkeys(("position_base", "position_offset", "norm_epsilon", "source_eos")),
-        "feature_positions": None,  # `limits` looks at features
+        "feature_positions": (True,),
         "norm": ("pre", "post"),
         "activation": ("relu", "gelu", "silu"),
         "attention_scale": ("sqrt", "none", "temperature"),
@@ -100,12 +100,6 @@ class CTranslate2(Format):
     }
     tag_usage = "A tag is the first piece of the source: `pieces = [tag, *pieces]`."
     feature_usage = "They precede the text, after a tag: `pieces = [*features, *pieces]`."
-
-    def limits(self, config: Config) -> str | None:
-        """CTranslate2 has no features that share a position."""
-        if config.train_text.has_features and not config.model.feature_positions:
-            return "model.feature_positions is false"
-        return super().limits(config)
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
         """Return code that uses the model with the run's search options."""

@@ -86,7 +86,8 @@ class HuggingFace(Format):
         **dict.fromkeys(("attention_bias", "embedding_scale", "output_bias")),
         **dict.fromkeys(("position_base", "position_offset")),
         # `limits` looks at these.
-        **dict.fromkeys(("feature_positions", "tie_embeddings", "norm_epsilon")),
+        **dict.fromkeys(("tie_embeddings", "norm_epsilon")),
+        "feature_positions": (True,),
         "norm": ("pre", "post"),
         "activation": ("relu", "gelu", "silu"),
         "attention_scale": ("sqrt", "none", "temperature"),
@@ -120,8 +121,6 @@ class HuggingFace(Format):
             needed = one | needed
         if lacking := [option for option, is_given in needed.items() if not is_given]:
             return f"it needs {' and '.join(lacking)}"
-        if config.train_text.has_features and not model.feature_positions:
-            return "model.feature_positions is false"
         if model.norm_epsilon > _EPSILON:
             return (
                 f"model.norm_epsilon {model.norm_epsilon:g} is greater than its own, {_EPSILON:g}"

@@ -1,6 +1,7 @@
 """trim: a smaller vocabulary whose tokens have the same logits, and fine-tuning from there."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,26 @@ def test_an_untrimmed_imported_run_translates_and_evaluates(all_runs, domain, se
     )
     assert [segment.control_ids for segment in segments] == [(tag,)] * len(segments)
     assert all(tag not in segment.ids for segment in segments)
+
+
+def test_a_run_with_general_text_is_trimmed(all_runs, domain, seq2seq, tmp_path):
+    run, text = shutil.copytree(all_runs["own"], tmp_path / "run"), {"pairs": str(domain)}
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"] |= {"valid": text, "general": text}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    small = trimmed(seq2seq, run, domain, tmp_path / "small")
+    assert seq2seq("translate", small, DOMAIN[0]).exit_code == 0
+
+
+def test_a_trimmed_run_has_the_features_of_its_vocabulary(domain, seq2seq, tmp_path):
+    options = TokenizerConfig(kind="unigram", vocab_size=340)
+    tokenizer = Tokenizer.fit(TEXT, options, features=["<feature V>"])
+    run = write_run(tmp_path / "run", Tokenizers(tokenizer, tokenizer), "unigram")
+    small = trimmed(seq2seq, run, domain, tmp_path / "small")
+    output = tmp_path / "small.argosmodel"
+    result = seq2seq("export", small, "--format", "argos", "-o", output)
+    assert result.exit_code == 2
+    assert "its sources have features" in result.stderr
 
 
 def test_what_is_kept_is_reported(all_runs, domain, seq2seq, tmp_path):
