@@ -126,6 +126,12 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
     else:
         found.sentencepiece = sentencepiece or _sentencepiece(folder)
     _add_source_tokens(found, config, path)
+    # Marian's models see EOS, which CTranslate2's converter from transformers leaves to the caller.
+    # Argos Translate gives none, and neither do models that this program wrote, whose BOS is EOS.
+    is_ours = config.get("bos_token") == special["eos_token"]
+    if is_zero and not (found.model["source_eos"] or is_ours or sentencepiece):
+        found.model["source_eos"] = found.is_eos_given = True
+        found.notes.append("CTranslate2 leaves EOS after a source to its caller, but a run adds it")
     return found
 
 
@@ -567,6 +573,10 @@ def _sentencepiece(folder: Path) -> tuple[bytes, bytes]:
         if all((folder / name).is_file() for name in names):
             src, tgt = (read_sentencepiece(folder / name) for name in names)
             return src, tgt
+    for names in _SENTENCEPIECE:
+        missing = [name for name in names if not (folder / name).is_file()]
+        if len(missing) < len(names):
+            raise incomplete(folder, f"it has no {missing[0]}")
     found = sorted(folder.glob("*.spm")) or sorted(folder.glob("*.model"))
     if len(found) == 1:
         return (model := read_sentencepiece(found[0])), model

@@ -48,6 +48,7 @@ class ForeignModel:
     sentencepiece: tuple[bytes, bytes] | None = None  # of source and target
     tokenizers: Tokenizers | None = None  # of an export of this program
     has_halves: bool = True  # sines before cosines, not alternating
+    is_eos_given: bool = False  # to CTranslate2 by its caller, after every source
     decoding: dict[str, Any] = field(default_factory=dict)  # options of section decoding
     bad_words: Sequence[Sequence[int]] = ()  # target ids that no translation contains
     max_length: int = 256  # tokens of a source

@@ -179,10 +179,11 @@ def _compare(
     # CTranslate2 may have read names of entries differently, but its ids are the same.
     sizes = len(model.src.pieces), len(model.tgt.pieces)
     src_pieces, tgt_pieces = pieces_in(folder, sizes)
+    end = [EOS_ID] if model.is_eos_given else []
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
     expected = greedy(
         engine,
-        [[_piece(src_pieces, orders.src.ids[i]) for i in ids] for ids in sources],
+        [[_piece(src_pieces, orders.src.ids[i]) for i in (*ids, *end)] for ids in sources],
         _LONGEST,
         [[_piece(tgt_pieces, i)] for i in dict.fromkeys(never) if i is not None],
     )

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import struct
 import zipfile
 from pathlib import Path
@@ -89,6 +90,7 @@ def test_greedy_translations_equal_ctranslate2s(
     assert re.search(r"(100|9\d) of 100 greedy translations equal CTranslate2's", result.stdout)
     assert ("dequantized" in result.stdout) == (kind in ("int8", "int16"))
     assert "dialect: CTranslate2" in result.stdout
+    assert load_config(tmp_path / "run" / "config.yaml").model.source_eos
 
 
 def test_a_model_whose_encoder_sees_no_eos(
@@ -107,6 +109,16 @@ def test_a_model_whose_encoder_sees_no_eos(
     options = load_config(tmp_path / "run" / "config.yaml").model
     assert (options.source_eos, options.position_offset) == (False, 1)
     assert options.position_base == pytest.approx(marian_base(options.d_model))
+
+
+def test_half_of_a_pair_of_sentencepiece_models_is_not_taken_for_both(
+    converted: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    source = shutil.copytree(converted / "None", tmp_path / "model")
+    (source / "source.spm").unlink()
+    result = seq2seq("import", source, tmp_path / "run")
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {source} is not complete: it has no source.spm\n"
 
 
 @pytest.mark.parametrize("version", [3, 4, 5, 6])
