@@ -160,9 +160,12 @@ def read_json(path: Path) -> Any:
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """Read a whole file; raises UserError if it has more than `max_bytes`."""
-    with naming(path), path.open("rb") as file:
-        data = file.read(max_bytes + 1)
+    """Read a whole file; UserError if it has more than `max_bytes`, or memory is too small."""
+    try:
+        with naming(path), path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except MemoryError:
+        raise UserError(f"{path} does not fit into memory") from None
     if len(data) > max_bytes:
         raise UserError(f"{path} is larger than {max_bytes:,} bytes, the limit for such a file")
     return data

@@ -51,10 +51,7 @@ def read_weight_file(path: Path, most_bytes: int | None = None) -> WeightFile:
     """
     with reading(path):
         size = path.stat().st_size  # Python reserves memory for what it is asked to read
-        try:
-            content = read_bounded(path, size if most_bytes is None else min(size, most_bytes))
-        except MemoryError:
-            raise UserError(f"{path} does not fit into memory") from None
+        content = read_bounded(path, size if most_bytes is None else min(size, most_bytes))
     try:
         tensors = {
             name: StoredTensor(_TYPES[stored["dtype"]], tuple(stored["shape"]), stored["data"])

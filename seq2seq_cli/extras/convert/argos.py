@@ -4,7 +4,6 @@ import shutil
 import stat
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -20,6 +19,7 @@ from seq2seq_cli.extras.convert.foreign import (
     read_sentencepiece,
     refuse,
     refused,
+    unzipping,
 )
 from seq2seq_cli.files import MEBIBYTE
 
@@ -42,15 +42,15 @@ def unpacked(path: Path) -> Iterator[Path]:
     """Give a temporary folder with the package's own folder; UserError if it is not a package."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        try:
-            with zipfile.ZipFile(path) as archive:
-                _unpack(archive, path, folder)
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-            raise UserError(f"{path} is damaged ({short(str(error))})") from None
+        with unzipping(path) as archive:
+            _unpack(archive, path, folder)
         found = sorted(folder.rglob("metadata.json"), key=lambda p: len(p.parts))
         if not found:
             raise UserError(f"{path} is not a package of Argos Translate: it has no metadata.json")
-        yield found[0].parent
+        try:
+            yield found[0].parent
+        except UserError as error:  # which names files of the temporary folder
+            raise UserError(str(error).replace(str(found[0].parent), str(path))) from None
 
 
 def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
@@ -82,10 +82,10 @@ def read(folder: Path) -> ForeignModel:
         if (folder / "bpe.model").is_file():
             what = "bpe.model, BPE after Moses' tokenizer"
             raise refuse(folder, what, "only SentencePiece models can be read")
-        raise incomplete(Path(folder.name), "it has no sentencepiece.model")
+        raise incomplete(folder, "it has no sentencepiece.model")
     model = folder / "model"
     if not (model / "model.bin").is_file():
-        raise incomplete(Path(folder.name), "it has no model/model.bin")
+        raise incomplete(folder, "it has no model/model.bin")
     spm = read_sentencepiece(folder / "sentencepiece.model")
     found = ctranslate2.read(model, (spm, spm))
     found.decoding = {**found.decoding, **_SEARCH}

@@ -25,6 +25,8 @@ from seq2seq_cli.extras.convert.foreign import (
     fit_positions,
     fold_activation,
     incomplete,
+    number,
+    one_for_both,
     own_tokenizers,
     own_vocabulary,
     read_object,
@@ -101,7 +103,7 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
     )
     src_pieces, tgt_pieces = pieces_in(folder, sizes)
     is_zero = reader.starts_from_zero
-    special = {name: config.get(name) or default for name, default in _TOKENS.items()}
+    special = {name: str(config.get(name) or default) for name, default in _TOKENS.items()}
     start = None if is_zero else _start_token(config)
     tgt = _vocabulary(tgt_pieces, special, start, path)
     src = tgt if src_pieces is tgt_pieces else _vocabulary(src_pieces, special, None, path)
@@ -260,7 +262,7 @@ class _Reader:
         value = self.names.tensors.pop(name, None)
         if value is None:
             return default
-        if value.size != 1:
+        if value.size != 1 or not np.isfinite(value).all():
             raise damaged(self.path, f"{name} is not a number")
         return float(value.reshape(-1)[0])
 
@@ -325,7 +327,7 @@ class _Reader:
         activation, factor = _ACTIVATIONS[found["activation"]]
         epsilon = self.config.get("layer_norm_epsilon")
         return {
-            "heads": found["num_heads"],
+            "heads": number(found["num_heads"], "num_heads", self.path),
             "layers": layers,
             "activation": activation,
             "factor": factor,
@@ -402,13 +404,11 @@ class _Reader:
         for table in tables:
             if table is None:
                 found.add(Positions(has_halves=True, base=marian_base(d_model), offset=1))
-            elif table.ndim != 2 or table.shape[1] != d_model or not len(table):
+            elif table.ndim != 2 or table.shape[1] != d_model:
                 raise damaged(self.path, "its table of positions does not fit")
             else:
                 found.add(fit_positions(table, self.path))
-        if len(found) > 1:
-            raise refuse(self.path, "different positions in encoder and decoder", "a run has one")
-        return found.pop()
+        return one_for_both(found, self.path)
 
     def _rotary(self, head_size: int) -> float | None:
         """Take the options of rotary positions, which must be as this program exports them."""
@@ -558,7 +558,7 @@ def _vocabulary(
         ids.setdefault(piece, token)
     for name in ("unk_token", "eos_token"):
         if special[name] not in ids:
-            raise UserError(f"{path}: the vocabulary lacks the {name} {short(str(special[name]))}")
+            raise UserError(f"{path}: the vocabulary lacks the {name} {short(special[name])}")
     if start is not None and start not in ids:
         raise UserError(f"{path}: the vocabulary lacks the start token {short(start)}")
     pad = next((ids[name] for name in ("<pad>", "<blank>") if name in ids), None)

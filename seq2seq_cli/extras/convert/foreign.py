@@ -3,7 +3,9 @@
 V vocabulary, D d_model, F d_ff.
 """
 
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,6 +18,7 @@ from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.tokenizers.sentencepiece_tokenizer import open_model
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, Tokenizers
 
 Array = NDArray[np.float32]
@@ -83,11 +86,7 @@ class Names:
                 f"{self.path} does not fit its configuration: {name} has the shape "
                 f"{list(array.shape)}"
             )
-        with np.errstate(over="ignore"):
-            as_float = np.ascontiguousarray(array, np.float32)
-        if not np.isfinite(as_float).all():
-            raise damaged(self.path, f"{name} contains NaN or infinity")
-        return as_float
+        return np.ascontiguousarray(array, np.float32)
 
 
 def number(value: object, name: str, path: Path, least: int = 1, most: int = 1 << 20) -> int:
@@ -119,6 +118,19 @@ def refused(path: Path, what: str) -> UserError:
     return UserError(f"{path} is refused: {what}")
 
 
+@contextmanager
+def unzipping(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive; UserError if it is damaged, for which zipfile and NumPy raise many types."""
+    try:
+        with reading(path), zipfile.ZipFile(path) as archive:
+            yield archive
+    except Exception as error:
+        is_of_system = isinstance(error, OSError) and error.errno is not None  # unlike bzip2's
+        if is_of_system or isinstance(error, UserError):
+            raise
+        raise damaged(path, short(str(error))) from None
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object; UserError if the file is missing, damaged or something else."""
     content = read_json(path)
@@ -128,8 +140,14 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_sentencepiece(path: Path) -> bytes:
+    """Read a SentencePiece model; UserError if the file is missing, damaged or something else."""
     with reading(path):
-        return read_bounded(path, _MOST_SENTENCEPIECE)
+        model = read_bounded(path, _MOST_SENTENCEPIECE)
+    try:
+        open_model(model)
+    except UserError:
+        raise damaged(path, "it is not a SentencePiece model") from None
+    return model
 
 
 def entries_by_id(ids: Mapping[Any, Any], size: int, path: Path) -> tuple[str | None, ...]:
@@ -207,6 +225,13 @@ class Positions(NamedTuple):
     offset: int
 
 
+def one_for_both(found: set[Positions], path: Path) -> Positions:
+    """Return the positions of encoder and decoder; UserError if they differ."""
+    if len(found) > 1:
+        raise refuse(path, "different positions in encoder and decoder", "a run has one")
+    return found.pop()
+
+
 _MOST_POSITIONS = 512  # compared; angles of later ones differ by rounding in fp32
 
 
@@ -214,6 +239,8 @@ def fit_positions(table: NDArray[Any], path: Path) -> Positions:
     """Find layout, base and offset of a table, (positions, D); UserError if none of these fits."""
     stored = np.asarray(table, np.float64)[:_MOST_POSITIONS]
     d_model = stored.shape[1]
+    if not len(stored) or d_model % 2:
+        raise damaged(path, "its table of positions does not fit")
     bits = np.ascontiguousarray(table, np.float32).view(np.uint32)
     is_bf16 = not (bits & 0xFFFF).any()
     tolerance = 8e-3 if is_bf16 else 2e-3 if not (bits & 0x1FFF).any() else 5e-4  # fp16, fp32

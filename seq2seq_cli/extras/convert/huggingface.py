@@ -26,6 +26,7 @@ from seq2seq_cli.extras.convert.foreign import (
     fold_activation,
     incomplete,
     number,
+    one_for_both,
     own_tokenizers,
     own_vocabulary,
     probability,
@@ -151,8 +152,14 @@ def _read_weights(path: Path) -> tuple[dict[str, Array], bool]:
         for name, tensor in tensors.items()
     ):
         raise damaged(path, "it is not a table of weights")
+    for name, tensor in tensors.items():
+        is_whole = tensor.layout is torch.strided and tensor.device.type == "cpu"
+        is_whole &= str(tensor.dtype).removeprefix("torch.") in FLOATS  # not quantized
+        # An expanded tensor has more numbers than the file.
+        if not is_whole or tensor.nbytes > tensor.untyped_storage().nbytes():
+            raise damaged(path, f"{short(name)} is not a whole tensor of floats")
     has_halves = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors.values())
-    return {name: tensor.float().numpy() for name, tensor in tensors.items()}, has_halves
+    return {name: t.detach().float().numpy() for name, t in tensors.items()}, has_halves
 
 
 def _weights(
@@ -169,15 +176,15 @@ def _weights(
             raise refuse(path, f"different {name} in encoder and decoder", "a run has one number")
     heads = number(config.get("encoder_attention_heads"), "encoder_attention_heads", path)
     d_ff = number(config.get("encoder_ffn_dim"), "encoder_ffn_dim", path)
-    activation = config.get("activation_function")
+    activation = str(config.get("activation_function"))
     if activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        raise refuse(path, f"the activation {short(str(activation))}", f"runs have {known}")
+        raise refuse(path, f"the activation {short(activation)}", f"runs have {known}")
     is_pre_norm = config.get("model_type") == "pegasus"
     weights: dict[str, Array] = {}
     positions = _positions(names, d_model)
-    _embeddings(names, weights, (src_size, tgt_size, d_model), is_one)
     is_tied = config.get("tie_word_embeddings", True) is not False
+    _embeddings(names, weights, (src_size, tgt_size, d_model), is_one, is_tied)
     lm_head = names.take_optional("lm_head.weight", tgt_size, d_model)
     if not is_tied and lm_head is not None:
         weights["projection.weight"] = lm_head
@@ -208,29 +215,32 @@ def _weights(
 
 def _positions(names: Names, d_model: int) -> Positions:
     """Take the stored tables, which transformers computes when it saves none."""
-    found = Positions(has_halves=True, base=10_000.0, offset=0)
+    computed, found = Positions(has_halves=True, base=10_000.0, offset=0), set()
     for side in ("encoder", "decoder"):
         table = names.take_optional(f"model.{side}.embed_positions.weight", None, d_model)
-        if table is not None:
-            found = fit_positions(table, names.path)
-    return found
+        found.add(computed if table is None else fit_positions(table, names.path))
+    return one_for_both(found, names.path)
 
 
 def _embeddings(
-    names: Names, weights: dict[str, Array], sizes: tuple[int, int, int], is_one: bool
+    names: Names,
+    weights: dict[str, Array],
+    sizes: tuple[int, int, int],
+    is_one: bool,
+    is_tied: bool,
 ) -> None:
-    """Take the embeddings, one matrix if both sides share it."""
+    """Take the embeddings, one matrix if both sides share it; untied ones may differ from it."""
     src_size, tgt_size, d_model = sizes
     shared = names.take_optional("model.shared.weight", src_size, d_model)
     src = names.take_optional("model.encoder.embed_tokens.weight", src_size, d_model)
     tgt = names.take_optional("model.decoder.embed_tokens.weight", tgt_size, d_model)
-    if is_one:
+    if is_one and (is_tied or src is None or tgt is None):
         found = next((array for array in (shared, src, tgt) if array is not None), None)
         src = tgt = found
     if src is None or tgt is None:
         raise incomplete(names.path, "it lacks the weights of embeddings")
     weights["tgt_embedding.weight"] = tgt
-    if not is_one:
+    if not (is_one and np.array_equal(src, tgt)):
         weights["src_embedding.weight"] = src
 
 
@@ -283,9 +293,9 @@ def _vocabulary(
     ids = read_object(path)
     pieces = entries_by_id(ids, size, path)
     unk = options.get("unk_token", "<unk>")
-    unk = unk.get("content") if isinstance(unk, dict) else unk
+    unk = str(unk.get("content") if isinstance(unk, dict) else unk)
     if unk not in ids:
-        raise UserError(f"{path} has no entry {short(str(unk))} for unknown tokens")
+        raise UserError(f"{path} has no entry {short(unk)} for unknown tokens")
     where = path.with_name("config.json")
     eos = number(_first(config.get("eos_token_id")), "eos_token_id", where, 0, size - 1)
     start, pad = config.get("decoder_start_token_id"), config.get("pad_token_id")
@@ -344,10 +354,10 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
     if isinstance(size, int) and size > 0:
         model.decoding["no_repeat_ngram_size"] = size
     special = {model.tgt.start, model.tgt.pad, model.tgt.unk}
-    words = search.get("bad_words_ids") or ()
+    words = search.get("bad_words_ids")
     model.bad_words = [
         word
-        for word in words
+        for word in (words if isinstance(words, list) else ())
         if isinstance(word, list)
         and all(isinstance(i, int) and 0 <= i < len(model.tgt.pieces) for i in word)
         and not set(word) <= special

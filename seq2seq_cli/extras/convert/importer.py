@@ -1,11 +1,12 @@
 """import_model(): from another program's model to a run folder, compared with that program."""
 
 import importlib.util
-import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
+
+import numpy as np
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.languages import languages_from_option
@@ -58,30 +59,37 @@ def import_model(
     name = _format_of(path)
     unpacked = argos.unpacked(path) if name == "argos" else nullcontext(path)
     with unpacked as folder, new_folder(run_dir) as part:
-        model: ForeignModel = FORMATS[name][0].read(folder)
+        with np.errstate(all="ignore"):  # `write` refuses NaN and infinity
+            model: ForeignModel = FORMATS[name][0].read(folder)
         if langs is not None:
             model.languages = languages_from_option(langs)
-        orders = write(model, part, _record(source, name, model))
+        try:
+            orders = write(model, part, _record(source, name, model))
+        except UserError as error:  # which names files of the folder that is then removed
+            what = str(error).replace(f"{part}/", "")
+            raise UserError(f"{source} cannot be a run: {what}") from None
         compared = _verify(name, folder, model, part, orders, verify, text)
     return "\n".join(_report(source, run_dir, name, model, compared))
 
 
 def _local(source: str) -> Path:
-    """Return the path of a source; a name of the hub, owner/name, is downloaded."""
+    """Return the path of a source; a name of the hub, owner/name, is downloaded.
+
+    It is a path if there is such a folder `owner` here.
+    """
     path = Path(source)
-    if path.exists() or source.count("/") != 1 or source.startswith((".", "~", "/")):
+    is_path = path.exists() or path.parent.is_dir()
+    if is_path or source.count("/") != 1 or source.startswith((".", "~", "/")):
         return path
     plugins.require("huggingface_hub", "hub", f"{source}, which is no folder here but on a hub,")
-    import huggingface_hub as hub
+    from seq2seq_cli.extras.hub.hub import hub_api, hub_errors
 
-    try:
-        api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    api = hub_api()
+    with hub_errors(source):
         names = api.list_repo_files(source)
         safe = {"model.safetensors", "model.safetensors.index.json"} & {*names}
         patterns = [*_HUB_FILES, *([] if safe else ["pytorch_model*.bin"])]
         return Path(api.snapshot_download(source, allow_patterns=patterns))
-    except (OSError, ValueError) as error:  # the hub's errors are these
-        raise UserError(f"cannot download {source}: {short(str(error))}") from None
 
 
 def _format_of(path: Path) -> str:

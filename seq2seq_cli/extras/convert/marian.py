@@ -6,7 +6,6 @@ V vocabulary, D d_model, F d_ff.
 
 import json
 import re
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from seq2seq_cli.extras.convert.foreign import (
     read_sentencepiece,
     refuse,
     tags_of,
+    unzipping,
 )
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, reading
@@ -141,19 +141,14 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     Raises UserError for what is damaged, and for an archive that expands to far more than its size.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    try:
-        with reading(path), zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            expanded = sum(entry.file_size for entry in entries)
-            if expanded > 8 * path.stat().st_size + 16 * MEBIBYTE:
-                raise UserError(f"{path} is no model: it would expand to {expanded:,} bytes")
-            for entry in entries:
-                with archive.open(entry) as file:
-                    arrays[entry.filename.removesuffix(".npy")] = npy.read_array(file)
-    except (UserError, OSError):
-        raise
-    except Exception as error:  # zipfile and NumPy raise many types for a damaged file
-        raise UserError(f"{path} is damaged ({short(str(error))})") from None
+    with unzipping(path) as archive:
+        entries = archive.infolist()
+        expanded = sum(entry.file_size for entry in entries)
+        if expanded > 8 * path.stat().st_size + 16 * MEBIBYTE:
+            raise UserError(f"{path} is no model: it would expand to {expanded:,} bytes")
+        for entry in entries:
+            with archive.open(entry) as file:
+                arrays[entry.filename.removesuffix(".npy")] = npy.read_array(file)
     return arrays
 
 
@@ -188,10 +183,10 @@ def _check(options: dict[str, Any], path: Path) -> None:
     )
     if found not in (("", "dan", ""), ("n", "da", "n")):
         raise refuse(path, f"the order of operations {found}", "a run has post- or pre-norm")
-    activation = options.get("transformer-ffn-activation", "swish")
+    activation = str(options.get("transformer-ffn-activation", "swish"))
     if activation not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
-        raise refuse(path, f"the activation {short(str(activation))}", f"runs have {known}")
+        raise refuse(path, f"the activation {short(activation)}", f"runs have {known}")
 
 
 def _weights(
@@ -245,11 +240,9 @@ def _embeddings(names: Names) -> dict[str, Array]:
     shared = names.take_optional("Wemb", None, None)
     if shared is not None:
         return {"tgt_embedding.weight": shared}
-    d_model = names.tensors["decoder_Wemb"].shape[-1] if "decoder_Wemb" in names.tensors else None
-    return {
-        "tgt_embedding.weight": names.take("decoder_Wemb", None, d_model),
-        "src_embedding.weight": names.take("encoder_Wemb", None, d_model),
-    }
+    tgt = names.take("decoder_Wemb", None, None)
+    src = names.take("encoder_Wemb", None, tgt.shape[1])
+    return {"tgt_embedding.weight": tgt, "src_embedding.weight": src}
 
 
 def _output(names: Names, weights: dict[str, Array], d_model: int) -> None:
@@ -277,9 +270,8 @@ def _layer(
             _linear(names, weights, scope, letter, f"{ours}.{part}.{name}", (d_model, d_model))
         residual = f"{ours}.{part}_residual.norm"
         _norm(names, weights, f"{theirs}_{their_part}_Wo_ln", suffix, residual, d_model)
-    inner = names.tensors.get(f"{theirs}_ffn_b1", np.zeros((1, 0))).shape[-1] or None
     ffn, feed_forward = f"{theirs}_ffn", f"{ours}.feed_forward"
-    _linear(names, weights, ffn, "1", f"{feed_forward}.expand", (d_model, inner))
+    _linear(names, weights, ffn, "1", f"{feed_forward}.expand", (d_model, None))
     d_ff = len(weights[f"{feed_forward}.expand.weight"])
     _linear(names, weights, ffn, "2", f"{feed_forward}.contract", (d_ff, d_model))
     _norm(names, weights, f"{ffn}_ffn_ln", suffix, f"{ours}.feed_forward_residual.norm", d_model)
@@ -312,10 +304,7 @@ def _vocabulary(path: Path, size: int) -> Vocabulary:
     if path.suffix == ".spm":
         from sentencepiece import SentencePieceProcessor
 
-        try:
-            processor = SentencePieceProcessor(model_proto=read_sentencepiece(path))
-        except RuntimeError:
-            raise damaged(path, "it is not a SentencePiece model") from None
+        processor = SentencePieceProcessor(model_proto=read_sentencepiece(path))
         ids = {processor.id_to_piece(i): i for i in range(len(processor))}
         found = Vocabulary(entries_by_id(ids, size, path), processor.unk_id(), processor.eos_id())
     else:

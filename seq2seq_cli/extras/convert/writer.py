@@ -67,6 +67,11 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
     from seq2seq_cli.model.weights import save_tensors
     from seq2seq_cli.training.checkpoints.manifest import read_manifest, write_manifest
 
+    if model.model["d_model"] % 2:
+        raise UserError(f"d_model is {model.model['d_model']}, but sines and cosines need pairs")
+    for name, weight in model.weights.items():
+        if not np.isfinite(weight).all():
+            raise UserError(f"the weights of {name} contain NaN or infinity")
     orders, run = orders_of(model), RunFolder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizers = model.tokenizers or _tokenizers(model, orders)

@@ -62,7 +62,7 @@ def push(run_dir: Path, repo: str, is_public: bool, branch: str | None, license_
     A repository or branch that does not exist is created. Raises UserError if the run cannot be
     loaded, if the hub refuses, and if the repository is public without `is_public`.
     """
-    api = _api()
+    api = hub_api()
     import huggingface_hub as hub
 
     run = RunFolder(run_dir)
@@ -70,7 +70,7 @@ def push(run_dir: Path, repo: str, is_public: bool, branch: str | None, license_
     translator = Translator.load(run_dir, "cpu")
     with tempfile.TemporaryDirectory() as temporary:
         files = _portable_files(run, Path(temporary), translator, repo, license_name)
-        with _hub_errors(repo):
+        with hub_errors(repo):
             api.create_repo(repo, private=not is_public, exist_ok=True)
             if not is_public and not api.repo_info(repo).private:
                 raise UserError(f"the repository {repo} is public: push to it with --public")
@@ -112,11 +112,11 @@ def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
     An interrupted download continues the next time. Raises UserError if the folder exists, if the
     hub has no such run, and if what it has cannot be loaded. Returns what was pulled.
     """
-    api = _api()
+    api = hub_api()
     if not is_missing_or_empty(run_dir):
         raise UserError(f"{run_dir} exists and is not an empty folder: pull to another one")
     part = run_dir.with_name(f"{run_dir.name}.part")
-    with _hub_errors(repo):
+    with hub_errors(repo):
         info = api.repo_info(repo, revision=revision, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings}
         names = [name for name in _MOST_BYTES if name in sizes]
@@ -164,7 +164,7 @@ def default_folder(repo: str) -> Path:
     return Path("runs") / repo.rpartition("/")[2]
 
 
-def _api() -> Any:
+def hub_api() -> Any:
     """Return the client for the hub of HF_ENDPOINT; UserError if it is not installed."""
     plugins.require("huggingface_hub", "hub", "the Hugging Face hub")
     import huggingface_hub
@@ -173,7 +173,7 @@ def _api() -> Any:
 
 
 @contextmanager
-def _hub_errors(repo: str) -> Iterator[None]:
+def hub_errors(repo: str) -> Iterator[None]:
     """Turn errors of the client and of the network into a UserError."""
     from huggingface_hub import errors
 

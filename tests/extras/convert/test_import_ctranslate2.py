@@ -20,6 +20,7 @@ from seq2seq_cli.extras.convert.foreign import fit_positions, marian_base, table
 from seq2seq_cli.model.layers import sinusoidal_positions
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+SIDES = ("encoder", "decoder")
 TYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
 
 
@@ -121,6 +122,14 @@ def test_half_of_a_pair_of_sentencepiece_models_is_not_taken_for_both(
     assert result.stderr == f"error: {source} is not complete: it has no source.spm\n"
 
 
+def test_a_special_token_is_text(converted: Path, tmp_path: Path, seq2seq: Command) -> None:
+    source = tmp_path / "model"
+    write_model_file(copied(converted / "None", source, unk_token=["<unk>"]), source / "model.bin")
+    result = seq2seq("import", source, tmp_path / "run")
+    assert result.exit_code == 2
+    assert "the vocabulary lacks the unk_token ['<unk>']" in result.stderr
+
+
 @pytest.mark.parametrize("version", [3, 4, 5, 6])
 def test_older_versions_of_the_format(
     version: int, converted: Path, tmp_path: Path, seq2seq: Command
@@ -162,6 +171,12 @@ def test_tables_of_positions_are_recognized(offset: int, has_halves: bool, dtype
         ({"decoder/layer_0/self_attention/linear_0/weight": np.ones((5, 16), np.float32)}, "shape"),
         ({"encoder/embeddings_1/weight": np.ones((5, 16), np.float32)}, "features"),
         ({"decoder/scale_alibi": np.array(1, np.int8)}, "scale_alibi"),
+        ({f"{side}/num_heads": np.array(0, np.int16) for side in SIDES}, "num_heads must be"),
+        ({"encoder/activation": np.array(np.inf, np.float32)}, "activation is not a number"),
+        (
+            {"decoder/layer_0/attention/queries_scale": np.array(3e38, np.float32)},
+            "decoder.0.cross_attention.query.weight contain NaN or infinity",
+        ),
     ],
 )
 def test_what_a_run_cannot_represent_is_refused_by_name(
@@ -258,7 +273,8 @@ def test_bad_packages_are_refused(exported: Path, tmp_path: Path, seq2seq: Comma
         "no sentencepiece.model": {"sentencepiece.model": None},
         "bpe.model": {"sentencepiece.model": None, "bpe.model": b"a b"},
         "no metadata.json": {"metadata.json": None},
-        "is damaged": {"metadata.json": b"{"},
+        f"{output}/metadata.json is damaged": {"metadata.json": b"{"},
+        f"{output}/sentencepiece.model is damaged": {"sentencepiece.model": b"x"},
         "no model/model.bin": {"model.bin": None},
         "it has the path": {"../evil": b"x"},
     }
@@ -270,6 +286,16 @@ def test_bad_packages_are_refused(exported: Path, tmp_path: Path, seq2seq: Comma
     with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x/model/model.bin", bytes(200 << 20))
     assert "would expand" in seq2seq("import", output, tmp_path / "run").stderr
+    for method in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
+        with zipfile.ZipFile(output, "w", method) as archive:
+            archive.writestr("x/model/model.bin", bytes(range(256)) * 40)
+        content = output.read_bytes()
+        output.write_bytes(content[:60] + bytes(20) + content[80:])
+        assert "is damaged" in seq2seq("import", output, tmp_path / "run").stderr
+    with zipfile.ZipFile(output, "w") as archive:
+        archive.writestr("x/ä", "")
+    output.write_bytes(output.read_bytes().replace("ä".encode(), b"\xff\xff"))
+    assert "is damaged" in seq2seq("import", output, tmp_path / "run").stderr
     whole = package.read_bytes()
     for part in range(1, 12):
         output.write_bytes(whole[: len(whole) * part // 12])

@@ -1,16 +1,20 @@
 """MarianMT models of transformers, random ones: the same logits, tokens and translations."""
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from commands import Command
 from foreign_models import WORDS, write_marian_mt
 from hub_server import Repository, running_hub
+from safetensors.torch import load_file, save_file
 from served import serving
 
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.extras.convert.foreign import table_of_positions
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -38,6 +42,7 @@ VARIANTS = [
     {"tags": TAGS, "missing": 0.2, "scale_embedding": False},
     {"odd_ids": True, "pickled": True, "half": True},
     {"shared": False, "odd_ids": True, "missing": 0.2, "activation_function": "quick_gelu"},
+    {"tie_word_embeddings": False, "activation_function": "relu"},
 ]
 
 
@@ -209,8 +214,13 @@ def test_broken_files_are_refused(imported: Path, tmp_path: Path, seq2seq: Comma
     for path in (imported / "model").iterdir():
         (source / path.name).write_bytes(path.read_bytes())
 
+    def message() -> str:
+        result = seq2seq("import", source, tmp_path / "run", "--no-verify")
+        assert result.exit_code in (0, 2)
+        return result.stderr
+
     def is_refused() -> bool:
-        return seq2seq("import", source, tmp_path / "run", "--no-verify").exit_code == 2
+        return bool(message())
 
     for name in ("config.json", "vocab.json", "source.spm", "target.spm", "model.safetensors"):
         whole = (source / name).read_bytes()
@@ -230,12 +240,63 @@ def test_broken_files_are_refused(imported: Path, tmp_path: Path, seq2seq: Comma
         {"decoder_start_token_id": 10**6},
         {"eos_token_id": "x"},
         {"activation_function": "gelu_new"},
+        {"activation_function": ["swish"]},
     ):
         (source / "config.json").write_text(json.dumps(config | change))
         assert is_refused(), change
-    (source / "config.json").write_text(json.dumps(config))
+        assert ".part" not in message()
+    (source / "config.json").write_text(json.dumps(config | {"bad_words_ids": 5}))
+    (source / "tokenizer_config.json").write_text('{"unk_token": ["<unk>"]}')
+    assert is_refused()
+    (source / "tokenizer_config.json").unlink()
     assert not is_refused()
     assert is_refused(), "the run exists"
+
+
+def test_weights_that_are_not_whole_floats_are_refused(
+    imported: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    source, name = shutil.copytree(imported / "model", tmp_path / "model"), "final_logits_bias"
+    weights = load_file(source / "model.safetensors")
+    (source / "model.safetensors").unlink()
+    bias = weights[name]
+    for bad in (
+        bias.to_sparse(),
+        bias.to("meta"),
+        bias.to(torch.complex64),
+        bias.to(torch.int8),
+        torch.quantize_per_tensor(bias, 0.1, 0, torch.qint8),
+        torch.zeros(1).expand(1 << 40),
+    ):
+        torch.save(weights | {name: bad}, source / "pytorch_model.bin")
+        result = seq2seq("import", source, tmp_path / "run", "--no-verify")
+        assert result.exit_code == 2
+        assert f"{name} is not a whole tensor of floats" in result.stderr
+    parameters = {name: torch.nn.Parameter(weight) for name, weight in weights.items()}
+    torch.save(parameters, source / "pytorch_model.bin")
+    assert seq2seq("import", source, tmp_path / "run", "--no-verify").exit_code == 0
+    run, other = tmp_path / "run", imported / "run"
+    assert (run / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("tables", "reason"),
+    [
+        ([np.zeros((0, 16))] * 2, "its table of positions does not fit"),
+        ([table_of_positions(9, 16, 1e4, offset) for offset in (0, 1)], "different positions"),
+    ],
+)
+def test_other_tables_of_positions_are_refused(
+    tables: list[np.ndarray], reason: str, imported: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    source = shutil.copytree(imported / "model", tmp_path / "model")
+    weights = load_file(source / "model.safetensors")
+    for side, table in zip(("encoder", "decoder"), tables, strict=True):
+        weights[f"model.{side}.embed_positions.weight"] = torch.tensor(table, dtype=torch.float)
+    save_file(weights, source / "model.safetensors")
+    result = seq2seq("import", source, tmp_path / "run", "--no-verify")
+    assert result.exit_code == 2
+    assert reason in result.stderr
 
 
 def test_indexes_of_several_files_are_not_trusted(tmp_path: Path, seq2seq: Command) -> None:
@@ -277,7 +338,13 @@ def test_a_model_is_imported_from_a_hub_by_its_name(
         assert not [request for request in hub.requests if "tf_model.h5" in request]
         missing = seq2seq("import", "someone/else", tmp_path / "other")
     assert missing.exit_code == 2
-    assert "cannot download someone/else" in missing.stderr
+    assert "the hub has no repository someone/else" in missing.stderr
+    stopped = seq2seq("import", "someone/else", tmp_path / "other")
+    assert stopped.exit_code == 2
+    assert "the transfer to or from the hub failed" in stopped.stderr
+    monkeypatch.chdir(tmp_path)
+    mistyped = seq2seq("import", "cache/opus", tmp_path / "other")
+    assert mistyped.stderr == "error: there is no file or folder cache/opus to import\n"
     assert seq2seq("import", tmp_path / "model", tmp_path / "local", "--no-verify").exit_code == 0
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "local")]
     assert weights[0] == weights[1]

@@ -61,6 +61,7 @@ def test_positions_are_marians_own(tmp_path: Path, seq2seq: Command) -> None:
         ({"transformer-preprocess": "d"}, "order of operations"),
         ({"type": "s2s"}, "s2s"),
         ({"transformer-ffn-depth": 3}, "another depth"),
+        ({"transformer-ffn-activation": ["swish"]}, "the activation ['swish']"),
     ],
 )
 def test_what_a_run_cannot_represent_is_refused_by_name(
@@ -71,6 +72,27 @@ def test_what_a_run_cannot_represent_is_refused_by_name(
     assert result.exit_code == 2
     assert reason in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_an_odd_size_is_refused(
+    tmp_path: Path, seq2seq: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHAPE, "d_model", 15)
+    write_marian(tmp_path / "model", 1, **{"transformer-heads": 3})
+    result = seq2seq("import", tmp_path / "model", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "cannot be a run: d_model is 15" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["encoder_Wemb", "decoder_Wemb", "encoder_l1_ffn_b1"])
+def test_a_number_is_no_array(name: str, tmp_path: Path, seq2seq: Command) -> None:
+    path = tmp_path / "model" / "model.npz"
+    write_marian(path.parent, 1, shared=False)
+    with np.load(path) as arrays:
+        np.savez(path, **{**arrays, name: np.float32(1)})
+    result = seq2seq("import", path.parent, tmp_path / "run")
+    assert result.exit_code == 2
+    assert f"{name} has the shape []" in result.stderr
 
 
 def test_bad_archives_are_refused(tmp_path: Path, seq2seq: Command) -> None:
