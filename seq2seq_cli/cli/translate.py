@@ -210,8 +210,8 @@ def translate(
     _check_files(sentences, input_file, output_file, shard)
     if input_file is not None:
         warn_of_json(input_file, job.input_format)
-    if output_file is not None and not (shard or force):
-        check_empty(output_file)
+    if output_file is not None and not force:
+        check_empty(output_file, is_shard=shard is not None)
     if not sentences and input_file is None and sys.stdin.isatty():
         _interactive(job)
         return
@@ -269,11 +269,16 @@ def warn_of_json(source: Path, input_format: str) -> None:
         )
 
 
-def check_empty(output: Path) -> None:
+def check_empty(output: Path, *, is_shard: bool = False) -> None:
     """Raise UserError rather than overwrite a file, which may hold the references.
 
-    Shards are translated again if their text or model has changed.
+    A shard that was written before is translated again if its text or model has changed.
     """
+    if is_shard:
+        from seq2seq_cli.decoding.lines.shards import Record
+
+        if Record.path(output).exists():
+            return
     if output.is_file() and output.stat().st_size:
         raise UserError(
             f"the output {output} has content: give --force to replace it, or another name"

@@ -63,7 +63,7 @@ def average_weights(
 
         def score() -> Scores:
             translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
-            scoring, decode = Scoring.of(config.validation), config.validation.decode
+            scoring, decode = Scoring.of_run(config), config.validation.decode
             text = valid_text(config, run_dir)
             return evaluate_corpus(translator, text, decode=decode, scoring=scoring)
 

@@ -10,7 +10,7 @@ from rapidfuzz.distance import Levenshtein
 
 from seq2seq_cli.console import printable, table
 from seq2seq_cli.metrics.breakdowns import Translated, splitter_of
-from seq2seq_cli.metrics.metrics import Scoring
+from seq2seq_cli.metrics.metrics import Scoring, spaced
 from seq2seq_cli.text.features import TAB, feature_names
 
 _SHOWN = 20  # kinds of errors in a table
@@ -106,14 +106,20 @@ def find_errors(text: Translated, scoring: Scoring) -> Errors:
         text.line_numbers, text.sources, text.hypotheses, *text.references, strict=True
     ):
         written = split(hypothesis)
-        distance, _, reference, expected = min(
+        _, _, reference, expected = min(
             (Levenshtein.distance(line, written), len(line), reference, line)
             for reference, line in ((r, split(r)) for r in references if r is not None)
         )
         occurrences.update(expected)
-        num_wrong += distance > 0
+        written_line = spaced(hypothesis, lowercase=scoring.lowercase)
+        is_right = any(
+            written_line == spaced(line, lowercase=scoring.lowercase)
+            for line in references
+            if line is not None
+        )  # tokens do not tell all spaces
+        num_wrong += not is_right
         for name in dict.fromkeys(feature_names(source.partition(TAB)[2])):
-            rights[name].append(distance == 0)
+            rights[name].append(is_right)
         sides = {"source": source, "reference": reference, "hypothesis": hypothesis}
         start = source.replace(TAB, " ")
         start = start if len(start) <= _LONGEST_SOURCE else f"{start[:_LONGEST_SOURCE]}…"

@@ -55,7 +55,7 @@ class Pair(NamedTuple):
     def source_line(self) -> str:
         """The source as a line to translate, with its features after a tab."""
         src = self.src.replace(TAB, " ")  # as tokenizers read it
-        return f"{src}{TAB}{self.features}" if self.features else self.src
+        return f"{src}{TAB}{self.features}" if self.features else src
 
     @property
     def is_empty(self) -> bool:

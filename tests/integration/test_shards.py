@@ -115,6 +115,17 @@ def test_finished_shard_is_not_made_again(trained, seq2seq, source, tmp_path):
     assert "already" not in seq2seq(*shard, *other).stderr
 
 
+def test_shard_replaces_no_other_file_without_force(trained, seq2seq, source, tmp_path):
+    references = tmp_path / "references"
+    references.write_text("one\n")
+    shard = ("translate", trained, "-i", source, "-o", references, "--shard", "1/1")
+    refused = seq2seq(*shard)
+    assert refused.exit_code == 2
+    assert "has content: give --force" in refused.stderr
+    assert references.read_text() == "one\n"
+    assert seq2seq(*shard, "--force").exit_code == 0
+
+
 def test_shard_that_fails_leaves_no_output(trained, seq2seq, tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"src": "1 2"}\n{"src": 3}\n')

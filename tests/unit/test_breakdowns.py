@@ -194,6 +194,14 @@ def test_errors_of_sentences_are_words_without_their_punctuation():
     assert str(change) == "girl → girls"
 
 
+def test_lines_that_differ_in_spaces_alone_are_wrong_as_for_exact_match():
+    hypotheses, references = ["Hello , world.", "a b"], ["Hello, world.", "a b"]
+    text = translated(["gehen\tV", "gehen\tV"], hypotheses, [references])
+    errors = find_errors(text, SCORING).report()["errors"]
+    assert (errors["num_wrong_lines"], errors["by_feature"][0]["num_right"]) == (1, 1)
+    assert errors["changes"] == []
+
+
 def test_without_training_text_there_are_no_frequencies():
     text = random_text(20)
     assert break_down(text, None, SCORING).report()["by_training_frequency"] is None

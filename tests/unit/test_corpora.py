@@ -276,6 +276,7 @@ def test_features_are_read_beside_the_sides(tmp_path):
 def test_features_without_text_are_an_empty_source():
     assert EXPECTED[2].is_empty
     assert EXPECTED[0].source_line == "gehen\tV;PST"
+    assert Pair("a\tb", "c").source_line == "a b"  # not features
     assert Pair("a\tb", "c", None, "V").source_line == "a b\tV"  # a tab of the text is a space
 
 

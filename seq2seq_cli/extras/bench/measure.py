@@ -22,6 +22,7 @@ from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.evaluation import located
 from seq2seq_cli.extras.inspect.costs import linear_weights
 from seq2seq_cli.machine import peak_memory, retain_freed_pages
 from seq2seq_cli.model.device import choose_device, has_fast_bf16
@@ -197,14 +198,14 @@ def measure_decoding(
     run = RunFolder(run_dir)
     run.weights()  # reports errors before processes are started
     for precision in precisions:
-        load_config(run.config, [f"decoding.precision={precision}", *overrides])
+        load_config(run.config, [*overrides, f"decoding.precision={precision}"])
     if source is not None:
         texts = itertools.islice(lines_to_translate(source), num_lines)
         lines = [TranslationInput(text) for text in texts]
     else:
         config = load_config(run.config)
-        text = config.valid_text
-        if text is None or not all(path.is_file() for path in text.files):
+        text = located(config.valid_text, run_dir) if config.valid_text else None
+        if text is None:
             raise UserError("the run's validation text does not exist: give --input")
         pairs = itertools.islice(read_pairs(text, config.data.on_bad_line), num_lines)
         lines = [input_of(pair) for pair in pairs if pair is not None]
@@ -235,7 +236,7 @@ def _measure_decoding(
 ) -> DecodingSpeed:
     retain_freed_pages()
     started = time.perf_counter()
-    settings = [f"decoding.precision={precision}", *overrides]
+    settings = [*overrides, f"decoding.precision={precision}"]
     translator = Translator.load(run_dir, device, settings)
     load_seconds = time.perf_counter() - started
     translator.search(lines[:_WARM_UP], report=lambda cuts: None)

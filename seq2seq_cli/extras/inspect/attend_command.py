@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ from seq2seq_cli.cli.options import (
 from seq2seq_cli.cli.translate import BeamSize, NBest, check_empty
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import write_atomic
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
@@ -119,7 +120,7 @@ def attend(
         FigureOptions,
         attention_text,
         check_outputs,
-        write_studies,
+        files_of,
     )
 
     paths = output or [Path("attention.html")]
@@ -138,9 +139,19 @@ def attend(
     studies = _study(runs, translators, sentences, target, sample)
     for study in studies:
         typer.echo(f"{attention_text(study)}\n")
+    files: dict[Path, bytes] = {}
     for path in paths:
-        for written in write_studies(path, studies, figure):
-            typer.echo(f"wrote {printable(str(written))}")
+        files |= files_of(path, studies, figure)
+    numbered = files.keys() - {*paths}
+    _write(files, () if force else numbered)
+
+
+def _write(files: Mapping[Path, bytes], must_be_empty: Iterable[Path]) -> None:
+    for path in must_be_empty:
+        check_empty(path)
+    for path, content in files.items():
+        write_atomic(path, content)
+        typer.echo(f"wrote {printable(str(path))}")
 
 
 def _study(

@@ -22,7 +22,6 @@ from seq2seq_cli.extras.inspect.attention_figure import View, check_choice, draw
 from seq2seq_cli.extras.inspect.attention_page import attention_page
 from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy, Kind
 from seq2seq_cli.extras.plot.figures import check_output_paths, figure_bytes, is_figure
-from seq2seq_cli.files import write_atomic
 
 _NORM_AXES = ("layer", "head", "memory")
 _HEAD_AXES = ("layer", "head")
@@ -54,37 +53,34 @@ def check_outputs(paths: Sequence[Path], figure: FigureOptions) -> None:
         )
 
 
-def write_studies(
+def files_of(
     path: Path, studies: Sequence[AttentionStudy], figure: FigureOptions
-) -> list[Path]:
-    """Write studies in the format that the suffix names; return the files.
+) -> dict[Path, bytes]:
+    """Return the content of each file of studies, in the format that the suffix names.
 
     A page and a JSON file hold all studies. An NPZ file or a figure holds one: several are
     numbered, `attention.1.npz`, `attention.2.npz`, and so on.
     """
     suffix = path.suffix.lower()
     if suffix == ".html":
-        written = {path: attention_page(studies).encode()}
-    elif suffix == ".json":
+        return {path: attention_page(studies).encode()}
+    if suffix == ".json":
         report = {"studies": [study_as_json(study) for study in studies]}
         text = f"{json.dumps(report, ensure_ascii=False, allow_nan=False)}\n"
-        written = {path: text.encode()}
-    else:
-        paths = [path]
-        if len(studies) > 1:
-            paths = [path.with_suffix(f".{n}{path.suffix}") for n in range(1, len(studies) + 1)]
-        written = {}
-        for numbered, study in zip(paths, studies, strict=True):
-            if suffix == ".npz":
-                file = io.BytesIO()
-                np.savez_compressed(file, **study_as_arrays(study))  # type: ignore[arg-type]
-                written[numbered] = file.getvalue()
-            else:
-                drawn = draw_attention(study, **vars(figure))
-                written[numbered] = figure_bytes(drawn, "png" if suffix == ".png" else "svg")
-    for each, content in written.items():
-        write_atomic(each, content)
-    return list(written)
+        return {path: text.encode()}
+    paths = [path]
+    if len(studies) > 1:
+        paths = [path.with_suffix(f".{n}{path.suffix}") for n in range(1, len(studies) + 1)]
+    files = {}
+    for numbered, study in zip(paths, studies, strict=True):
+        if suffix == ".npz":
+            file = io.BytesIO()
+            np.savez_compressed(file, **study_as_arrays(study))  # type: ignore[arg-type]
+            files[numbered] = file.getvalue()
+        else:
+            drawn = draw_attention(study, **vars(figure))
+            files[numbered] = figure_bytes(drawn, "png" if suffix == ".png" else "svg")
+    return files
 
 
 def attention_text(study: AttentionStudy) -> str:

@@ -29,6 +29,16 @@ def studies_of(path: Path) -> list[dict]:
     return json.loads(path.read_text())["studies"]
 
 
+def test_numbered_files_are_replaced_with_force_alone(trained, seq2seq: Command, here):
+    (here / "a.2.npz").write_text("x")
+    command = ("attend", trained, "3 1 4", "2", "--output", "a.npz")
+    refused = seq2seq(*command)
+    assert refused.exit_code == 2
+    assert "a.2.npz has content" in refused.stderr
+    assert [path.name for path in here.iterdir()] == ["a.2.npz"]
+    assert seq2seq(*command, "--force").exit_code == 0
+
+
 def test_own_translation_in_all_formats(trained, seq2seq: Command, here):
     files = [f"a.{suffix}" for suffix in ("HTML", "PNG", "svg", "json", "npz")]
     options = [part for file in files for part in ("--output", file)]
