@@ -121,14 +121,15 @@ def refused(path: Path, what: str) -> UserError:
 @contextmanager
 def unzipping(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open an archive; UserError if it is damaged, for which zipfile and NumPy raise many types."""
-    try:
-        with reading(path), zipfile.ZipFile(path) as archive:
-            yield archive
-    except Exception as error:
-        is_of_system = isinstance(error, OSError) and error.errno is not None  # unlike bzip2's
-        if is_of_system or isinstance(error, UserError):
-            raise
-        raise damaged(path, short(str(error))) from None
+    with reading(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                yield archive
+        except Exception as error:
+            is_of_system = isinstance(error, OSError) and error.errno is not None  # unlike bzip2's
+            if is_of_system or isinstance(error, UserError):
+                raise
+            raise damaged(path, short(str(error))) from None
 
 
 def read_object(path: Path) -> dict[str, Any]:
