@@ -1,5 +1,6 @@
 """`eval --errors`: what translations insert, drop and replace, and which features go wrong."""
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,6 +103,7 @@ def find_errors(text: Translated, scoring: Scoring) -> Errors:
     shown: dict[Change, str] = {}
     rights: dict[str, list[bool]] = defaultdict(list)
     num_wrong, split, units = 0, splitter_of(scoring), scoring.tgt_units
+    normal = functools.partial(spaced, lowercase=scoring.lowercase)
     for number, source, hypothesis, *references in zip(
         text.line_numbers, text.sources, text.hypotheses, *text.references, strict=True
     ):
@@ -111,12 +113,8 @@ def find_errors(text: Translated, scoring: Scoring) -> Errors:
             for reference, line in ((r, split(r)) for r in references if r is not None)
         )
         occurrences.update(expected)
-        written_line = spaced(hypothesis, lowercase=scoring.lowercase)
-        is_right = any(
-            written_line == spaced(line, lowercase=scoring.lowercase)
-            for line in references
-            if line is not None
-        )  # tokens do not tell all spaces
+        # As for exact match: spaces that are not between tokens count.
+        is_right = normal(hypothesis) in {normal(line) for line in references if line is not None}
         num_wrong += not is_right
         for name in dict.fromkeys(feature_names(source.partition(TAB)[2])):
             rights[name].append(is_right)

@@ -93,6 +93,15 @@ def test_eval_of_strings_counts_what_is_right_and_what_is_wrong(classifier, seq2
     assert "symbol_error_rate" in shown and "bleu" not in shown
 
 
+def test_an_average_has_the_scores_of_strings(trained_a_little, seq2seq, tmp_path, monkeypatch):
+    run = trained_a_little("classification", **{"training.save_every": 1})
+    monkeypatch.chdir(ROOT)  # where its validation text is
+    result = seq2seq("average", run, "--last", 2, "--output", tmp_path / "average.safetensors")
+    assert result.exit_code == 0, result.stderr
+    assert "symbol_error_rate" in result.stdout
+    assert "bleu" not in result.stdout and "chrf" not in result.stdout
+
+
 def test_text_of_a_run_is_found_from_another_folder(seq2seq, tmp_path, monkeypatch):
     """Its relative paths start in a folder that the run is in; elsewhere a message names both."""
     (tmp_path / "project" / "text").mkdir(parents=True)

@@ -151,10 +151,9 @@ class ShardTask:
                 raise UserError(f"another process is writing {part}") from None
             yield place, decoded_lines(lines, str(self.source), place.first_number + 1), part
             fsync(part)
-            record = self._record(part)
-            Record.path(self.output).unlink(missing_ok=True)
+            # First the record, which does not fit an older output: `is_done` compares both.
+            write_json(Record.path(self.output), asdict(self._record(part)))
             part.replace(self.output)
-        write_json(Record.path(self.output), asdict(record))
 
     @functools.cached_property
     def _text(self) -> SourceText:
