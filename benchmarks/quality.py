@@ -43,7 +43,9 @@ def scores_of(way: str, config: str, overrides: list[str]) -> dict[str, float]:
         environment = {**torch_environment(), "OMP_NUM_THREADS": "1"}
         if way == "without kernels":
             environment["SEQ2SEQ_CPU_ISA"] = "plain"
-        subprocess.run([*command, *settings], check=True, capture_output=True, env=environment)
+        subprocess.run(
+            [*command, *settings], check=True, stdout=subprocess.DEVNULL, env=environment
+        )
         points = map(json.loads, Path(run_dir, "metrics.jsonl").read_text().splitlines())
         return [point for point in points if "valid/loss" in point][-1]
 
