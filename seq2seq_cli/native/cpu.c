@@ -84,20 +84,22 @@ static int precisions_of(const Kernels *k)
     return runs ? k->precisions & ~(bf16 ? 0 : 1 << BF16) : 0;
 }
 #elif defined(__aarch64__)
-extern const Kernels kernels_dotprod, kernels_neon;
+extern const Kernels kernels_i8mm, kernels_dotprod, kernels_neon;
 
 static int precisions_of(const Kernels *k)
 {
-    int dotprod = 0;
+    int dotprod = 0, i8mm = 0; /* i8mm on Linux only: on Apple's processors it is not faster */
 #if defined(__linux__)
     dotprod = getauxval(AT_HWCAP) >> 20 & 1;
+    i8mm = dotprod && getauxval(AT_HWCAP2) >> 13 & 1;
 #elif defined(__APPLE__)
     size_t size = sizeof dotprod;
     sysctlbyname("hw.optional.arm.FEAT_DotProd", &dotprod, &size, NULL, 0);
 #elif defined(_WIN32)
     dotprod = IsProcessorFeaturePresent(43); /* PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE */
 #endif
-    return k != &kernels_dotprod || dotprod ? k->precisions : 0;
+    int runs = k == &kernels_i8mm ? i8mm : k == &kernels_dotprod ? dotprod : 1;
+    return runs ? k->precisions : 0;
 }
 #else
 static int precisions_of(const Kernels *k)
@@ -118,7 +120,7 @@ static const Kernels *const all[] = {
 #endif
     &kernels_avx2,
 #elif defined(__aarch64__)
-    &kernels_dotprod, &kernels_neon,
+    &kernels_i8mm, &kernels_dotprod, &kernels_neon,
 #endif
     &kernels_plain,
 };

@@ -36,7 +36,7 @@ SLOTS = 32  # positions in a block of the KV cache
 NO_MEMORY, NOT_FINITE = 1, 2  # what search and score return; 0: completed
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")  # by their numbers
 # The kernels of all machines by the instructions that they use, the fastest first.
-KERNELS = ("amx", "avx512", "avxvnni", "avx2", "dotprod", "neon", "plain")
+KERNELS = ("amx", "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "plain")
 
 
 def _fields(names: str, kind: Any) -> list[tuple[str, Any]]:

@@ -11,6 +11,8 @@
 #endif
 #ifdef __clang__
 #define DOTPROD "dotprod"
+#define I8MM "dotprod,i8mm"
 #else
 #define DOTPROD "arch=armv8.2-a+dotprod"
+#define I8MM "arch=armv8.2-a+dotprod+i8mm"
 #endif

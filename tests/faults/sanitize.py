@@ -49,7 +49,7 @@ BUILDS: dict[str, dict[str, str]] = {
         "MANY_LOGITS = 1 << 20": "MANY_LOGITS = 1",
     },
 }
-KERNELS = ("amx", "avx512", "avxvnni", "avx2", "dotprod", "neon", "plain")
+KERNELS = ("amx", "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "plain")
 # Of the logits' norm: a number between two that can be rounded to may become the other.
 WORST = {"fp32": 3e-5, "bf16": 0.03, "int8": 0.1}
 WORST_GRADIENT = {"fp32": 1e-3, "bf16": 0.2}  # of its norm

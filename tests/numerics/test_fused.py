@@ -22,7 +22,7 @@ from seq2seq_cli.native import library as native
 from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.step import seed_dropout
 
-SETS = ["avx512", "avxvnni", "avx2", "dotprod", "neon"]
+SETS = ["avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon"]
 EXACTNESS = {torch.float32: 2e-5, torch.bfloat16: 2e-2}  # relative to the greatest number
 dtypes = st.sampled_from(sorted(EXACTNESS, key=str))
 

@@ -17,11 +17,12 @@ from seq2seq_cli.native import library as native
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID
 
 PROGRAM = Path(__file__).with_name("kernels.c")
-HERE = ["amx", "avx512", "avxvnni", "avx2", "dotprod", "neon", "plain"]
+HERE = ["amx", "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "plain"]
 CANNOT_RUN = 77
 ARM_COMPILER, ARM_EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
-# Of the set, the processor that is emulated: one without the dot product of bytes, one with all.
-EMULATED = {"neon": "cortex-a53", "dotprod": "max", "plain": "max"}
+# The processor that is emulated for a set: one without dot products of bytes, one without products
+# of matrices, one with all.
+EMULATED = {"neon": "cortex-a53", "dotprod": "neoverse-n1", "i8mm": "max", "plain": "max"}
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +80,15 @@ def test_arm_gives_the_same_bits(name, program, arm_program):
 
 
 @pytest.mark.slow
-def test_a_processor_without_dot_products_does_not_run_them(arm_program):
-    emulator = (ARM_EMULATOR, "-cpu", "cortex-a53", arm_program)
-    assert hashes(*emulator, "dotprod") is None
+@pytest.mark.parametrize(
+    ("processor", "lacks", "fastest"),
+    [("cortex-a53", "dotprod", "neon"), ("neoverse-n1", "i8mm", "dotprod"), ("max", None, "i8mm")],
+)
+def test_a_processor_runs_the_fastest_of_its_own(processor, lacks, fastest, arm_program):
+    emulator = (ARM_EMULATOR, "-cpu", processor, arm_program)
+    assert lacks is None or hashes(*emulator, lacks) is None
     chosen = hashes(*emulator)
-    assert chosen is not None and chosen["kernels"] == "neon"
+    assert chosen is not None and chosen["kernels"] == fastest
 
 
 @pytest.mark.skipif(not native.precisions(), reason="not compiled")
