@@ -214,7 +214,7 @@ class RunFolder:
             )
         if self.member(1).path.parent.is_dir():
             raise UserError(
-                f"{self.path} is an ensemble, which train --ensemble goes on with; choose another "
+                f"{self.path} is an ensemble, which train --ensemble continues; choose another "
                 "--run-dir"
             )
         names = [path.name for path in self.path.iterdir()] if self.path.exists() else []

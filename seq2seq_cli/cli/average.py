@@ -46,7 +46,7 @@ def average(
     instead, which translate, eval and other commands read with --model.
     """
     if sum(given is not None for given in (last, best, steps)) > 1:
-        raise UserError("give one of --last, --best and --steps")
+        raise UserError("give only one of --last, --best and --steps")
     if output is not None and force:
         raise UserError("--force replaces the run's model, which excludes --output")
     if output is not None and output.suffix != ".safetensors":

@@ -212,8 +212,8 @@ def files_of_lines(corpus: Corpus) -> list[tuple[str, Iterator[bytes]]]:
     found = sorted(set.intersection(*stems))
     if len(found) != 1:
         raise UserError(
-            f"{path} needs one pair of files that end in {' and '.join(ends)}, has {len(found)} "
-            f"(it contains {', '.join(names[:10]) or 'nothing'})"
+            f"{path} must have one pair of files that end in {' and '.join(ends)}, but has "
+            f"{len(found)} (it contains {', '.join(names[:10]) or 'nothing'})"
         )
 
     def lines(member: str) -> Iterator[bytes]:

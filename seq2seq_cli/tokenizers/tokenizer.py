@@ -123,7 +123,9 @@ class Tokenizer(ABC):
     def normalizer(cls, rule: Normalization, symbols: Sequence[str]) -> Callable[[str], str]:
         """Return the function that normalizes text before a vocabulary is learned from it."""
         if rule != "identity":
-            raise UserError("tokenizer.normalization: this kind of tokenizer has identity only")
+            raise UserError(
+                "tokenizer.normalization: this kind of tokenizer supports only identity"
+            )
         return str
 
     def with_normalization(self, rule: Normalization, symbols: Sequence[str]) -> "Tokenizer":

@@ -318,7 +318,7 @@ def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_p
         (("--best", 2), "only steps 20;"),
         (("--steps", "12,13"), "only steps 12, 16, 20;"),
         (("--steps", "12"), "give two steps or more"),
-        (("--last", 2, "--best", 2), "give one of --last, --best and --steps"),
+        (("--last", 2, "--best", 2), "give only one of --last, --best and --steps"),
         (("--output", tmp_path / "x"), "ends in .safetensors"),
         (("--output", tmp_path / "x.safetensors", "--force"), "which excludes --output"),
         (("--output", tmp_path / "no" / "x.safetensors"), "there is no folder"),

@@ -149,7 +149,7 @@ def test_what_needs_one_model_refuses_an_ensemble(config, ensemble, seq2seq, tmp
     for command in ("translate", "eval", "compare"):
         given = (*[ensemble] * (1 + (command == "compare")), "--model", weights)
         refused(seq2seq, "belongs to one run, but", command, *given)
-    without = "is an ensemble, which train --ensemble goes on with; choose another --run-dir"
+    without = "is an ensemble, which train --ensemble continues; choose another --run-dir"
     refused(seq2seq, without, "train", config, "--run-dir", ensemble)
     ordinary = ("--run-dir", ensemble / "members/1", "--ensemble", 2)
     refused(seq2seq, "is a run already: choose another --run-dir", "train", config, *ordinary)

@@ -110,7 +110,10 @@ def test_moses_zip_is_read_in_either_direction(tmp_path):
 
 def test_unusable_zip_is_rejected_by_its_members(tmp_path):
     for members, message in (
-        ({"X_de": "a\n"}, r"needs one pair of files that end in \.de and \.en, has 0 .*X\.de"),
+        (
+            {"X_de": "a\n"},
+            r"must have one pair of files that end in \.de and \.en, but has 0 .*X\.de",
+        ),
         ({"X_de": "", "X_en": "", "Y_de": "", "Y_en": ""}, "has 2"),
         ({"X_de": "a\nb\n", "X_en": "a\n"}, r"x\.zip:X\.de: 2, .*x\.zip:X\.en: 1"),
         ({"X_de": "a\n", "X_en": "a" * (1 << 23) + "\n"}, r"x\.zip:X\.en, line 1: longer than"),

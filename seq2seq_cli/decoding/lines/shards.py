@@ -271,7 +271,7 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
         raise UserError(f"of {num_shards:,} shards these are missing: {numbers}")
     for path, record in records.items():
         if not path.is_file() or hash_of_files([path]) != record.sha256:
-            raise UserError(f"{path} is not what its record says: it was changed or cut short")
+            raise UserError(f"{path} does not match its record: it was changed or cut short")
     ordered = sorted(records, key=lambda path: records[path].shard)
     part = None
     if target is not None and target != STANDARD_STREAM:

@@ -57,7 +57,7 @@ Languages = Annotated[
     ),
 ]
 Identify = Annotated[
-    bool, typer.Option(help="Reject pairs in other languages, too, which takes minutes.")
+    bool, typer.Option(help="Also reject pairs in other languages, which takes minutes.")
 ]
 Without = Annotated[
     list[str] | None, typer.Option(metavar="RULE", help="Rule to leave out; may be repeated.")
@@ -146,7 +146,7 @@ def clean(
     against: Against = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Remove from a parallel text the pairs that harm training, and say why.
+    """Remove pairs that harm training from a parallel text, and say why.
 
     The pairs that are kept stay as they are, in their order. Rejected ones are written to a file of
     their own, with the rule that rejects them, so nothing is lost.

@@ -24,7 +24,7 @@ def import_(
         typer.Argument(
             metavar="SOURCE",
             help="Folder of transformers (MarianMT), Marian or CTranslate2, an .argosmodel, or the "
-            "name of a MarianMT model on the Hugging Face hub.",
+            "name of a MarianMT model on the Hugging Face Hub.",
         ),
     ],
     run_dir: Annotated[Path, path_argument("RUN", "New or empty run folder to write.")],
@@ -41,8 +41,7 @@ def import_(
         Path | None,
         text_option(
             "--text",
-            help_text="File of source sentences to compare with, in place of some that are made "
-            "from the vocabulary.",
+            help_text="File of source sentences for the comparison, instead of generated ones.",
         ),
     ] = None,
 ) -> None:

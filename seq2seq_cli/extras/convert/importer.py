@@ -67,7 +67,7 @@ def import_model(
             orders = write(model, part, _record(source, name, model))
         except UserError as error:  # which names files of the folder that is then removed
             what = str(error).replace(f"{part}/", "")
-            raise UserError(f"{source} cannot be a run: {what}") from None
+            raise UserError(f"{source} cannot become a run: {what}") from None
         compared = _verify(name, folder, model, part, orders, verify, text)
     return "\n".join(_report(source, run_dir, name, model, compared))
 
@@ -100,7 +100,7 @@ def _format_of(path: Path) -> str:
     if not path.exists():
         raise UserError(f"there is no file or folder {path} to import")
     raise UserError(
-        f"{path} is nothing that can be imported: it must be a folder of transformers (config.json "
+        f"{path} is not a model to import: give a folder of transformers (config.json "
         "and weights), of Marian (.npz) or of CTranslate2 (model.bin), or an .argosmodel"
     )
 

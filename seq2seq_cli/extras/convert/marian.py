@@ -145,7 +145,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         entries = archive.infolist()
         expanded = sum(entry.file_size for entry in entries)
         if expanded > 8 * path.stat().st_size + 16 * MEBIBYTE:
-            raise UserError(f"{path} is no model: it would expand to {expanded:,} bytes")
+            raise UserError(f"{path} is not a model: it would expand to {expanded:,} bytes")
         for entry in entries:
             with archive.open(entry) as file:
                 arrays[entry.filename.removesuffix(".npy")] = npy.read_array(file)

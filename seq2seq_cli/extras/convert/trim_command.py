@@ -22,7 +22,7 @@ def trim(
         path_option(
             "--text",
             help_text="Text whose tokens are kept: a file of pairs (.tsv, .jsonl, .tmx or .zip), "
-            "or of sentences, one per line, of either side. Repeatable.",
+            "or of sentences, one per line, of either side; may be repeated.",
         ),
     ],
     output: Annotated[
@@ -31,9 +31,9 @@ def trim(
     fields: Fields = None,
     model: WhichModel = "best",
 ) -> None:
-    """Reduce the vocabulary of a run to what a text needs; the logits of what is kept stay equal.
+    """Reduce the vocabulary of a run to what a text needs; logits of kept entries do not change.
 
-    Kept are the tokens of the text, tags, bytes and single characters; they spell what is dropped.
+    Keeps the tokens of the text, tags, bytes and single characters, which spell what is dropped.
     """
     from seq2seq_cli.extras.convert.trim import trim as trim_run
 

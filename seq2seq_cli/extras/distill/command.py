@@ -127,7 +127,7 @@ def make_task(
     if config is not None and (shape or pairs or valid):
         raise UserError("--config excludes --shape, --pairs and --valid")
     if pairs_weight != 1.0 and not pairs:
-        raise UserError("--pairs-weight needs --pairs; text of a config has a weight of its own")
+        raise UserError("--pairs-weight needs --pairs; each corpus of a config has its own weight")
     from seq2seq_cli.decoding.lines.stream import Job
     from seq2seq_cli.extras.distill.distillation import Task
     from seq2seq_cli.extras.distill.filters import Filters
@@ -185,7 +185,7 @@ def distill(task: "Task", as_json: options.AsJson = False) -> None:
     """Train a small, fast student on a teacher's translations; the same command resumes.
 
     Cleans the text, translates it, drops bad translations, trains the student, and compares both on
-    the validation text. The folder distilled in the run has everything made on the way.
+    the validation text. The folder distilled in the run keeps all intermediate files.
     """
     from seq2seq_cli.extras.distill import distillation
 

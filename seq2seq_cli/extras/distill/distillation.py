@@ -82,7 +82,7 @@ def distill(task: Task) -> dict[str, Any]:
         facts = finished_pairs(task, valid, teacher, run)
         source, translations = facts["source"], facts["translations"]
         if not translations["pairs"]:
-            raise UserError(f"no translations are left to learn from; {folder} has them by rule")
+            raise UserError(f"all translations were dropped; {folder} lists them with their rules")
         config = student_config(task, corpora_of(folder, translations), valid, teacher)
         pairs = hash_of_files([pairs_record(task)])
         inputs = {"config": config.model_dump(mode="json"), "pairs": pairs}

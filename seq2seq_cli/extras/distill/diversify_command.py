@@ -37,7 +37,7 @@ def diversify(
 
     Trains a model of each direction, adds their translations of the training text to it, trains on
     all of it, goes on with less dropout, and compares the models on the validation text. The folder
-    diversified in the run has everything made on the way.
+    diversified in the run keeps all intermediate files.
     """
     loaded = options.load_config_file(config, overrides, device)
     from seq2seq_cli.extras.distill import diversification

@@ -44,7 +44,7 @@ def model_card(
     """
     if not re.fullmatch(r"[a-z0-9.+-]{1,60}", license_id := license_name.strip().lower()):
         raise UserError(
-            f"--license {short(license_name)}: write an identifier of the Hugging Face hub, "
+            f"--license {short(license_name)}: write an identifier of the Hugging Face Hub, "
             "such as apache-2.0, mit or cc-by-sa-4.0; other stands for any other license"
         )
     terms = f"`{license_id}`. The licenses of the training data may restrict it further."

@@ -32,7 +32,7 @@ def push(
     ] = None,
     license_name: License = "unknown",
 ) -> None:
-    """Upload a run with a model card to the Hugging Face hub, or the hub at HF_ENDPOINT.
+    """Upload a run with a model card to the Hugging Face Hub, or the hub at HF_ENDPOINT.
 
     Checkpoints, logs and local paths are not uploaded. The token comes from HF_TOKEN or `hf auth
     login`.

@@ -166,7 +166,7 @@ def default_folder(repo: str) -> Path:
 
 def hub_api() -> Any:
     """Return the client for the hub of HF_ENDPOINT; UserError if it is not installed."""
-    plugins.require("huggingface_hub", "hub", "the Hugging Face hub")
+    plugins.require("huggingface_hub", "hub", "the Hugging Face Hub")
     import huggingface_hub
 
     return huggingface_hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="seq2seq-cli")

@@ -22,8 +22,8 @@ Search = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=LOW..HIGH",
-        help="Option to search in a range (with x0.5..x2 of factors of the config's value), among "
-        "values (KEY=A,B,C), or in its default range (KEY); may be repeated.",
+        help="Option to search, in a range (x0.5..x2: factors of the config's value), among values "
+        "(KEY=A,B,C) or in its default range (KEY); may be repeated.",
         show_default="thirteen options, see docs/training.md",
     ),
 ]

@@ -81,7 +81,7 @@ def test_a_model_of_an_odd_size_is_refused(
     write_marian(tmp_path / "model", 1, **{"transformer-heads": 3})
     result = seq2seq("import", tmp_path / "model", tmp_path / "run")
     assert result.exit_code == 2
-    assert "cannot be a run: d_model is 15" in result.stderr
+    assert "cannot become a run: d_model is 15" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["encoder_Wemb", "decoder_Wemb", "encoder_l1_ffn_b1"])
