@@ -5,12 +5,14 @@ import json
 import os
 import secrets
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.errors import DamagedFileError, Interrupted, UserError
 
 try:
     import fcntl
@@ -37,10 +39,11 @@ def replacing(path: Path) -> Iterator[Path]:
         return
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # no other process writes it
     try:
-        yield part
-        fsync(part)
-        part.replace(path)
-        fsync(path.parent)
+        with ending_at_sigterm():
+            yield part
+            fsync(part)
+            part.replace(path)
+            fsync(path.parent)
     except OSError as error:
         if error.filename in (None, str(part), str(path.parent)):
             error.filename = str(path)
@@ -62,12 +65,34 @@ def new_folder(path: Path) -> Iterator[Path]:
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # no other process writes it
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
-        yield part
-        if path.exists():
-            path.rmdir()
-        part.replace(path)
+        with ending_at_sigterm():
+            yield part
+            if path.exists():
+                path.rmdir()
+            part.replace(path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def ending_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that what it cleans up is cleaned up.
+
+    Nothing changes in a thread, nor where SIGTERM is handled already, as in training.
+    """
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise Interrupted("terminated", 128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from seq2seq_cli.config.text import PAIRS_FORMATS, without_compression
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import ending_at_sigterm
 from seq2seq_cli.paths import remote_errors
 from seq2seq_cli.text.compression import BY_SUFFIX
 from seq2seq_cli.text.io import STANDARD_STREAM, bounded_lines, standard_input
@@ -40,7 +41,7 @@ def as_files(
     `.zip`, `.tmx` if the text begins with `<`, `.jsonl` if the first line is a JSON object, else
     `.tsv`. Raises UserError for missing files, folders and devices.
     """
-    with ExitStack() as copies:
+    with ending_at_sigterm(), ExitStack() as copies:
         yield (
             [_as_file(path, copies, is_pairs=False) for path in texts],
             _as_file(pairs, copies, is_pairs=True),

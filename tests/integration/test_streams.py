@@ -7,6 +7,8 @@ import json
 import lzma
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import zipfile
@@ -149,6 +151,19 @@ def test_bad_line_of_a_pipe_is_named_by_its_number(trained, seq2seq, piped, temp
     result = seq2seq("eval", trained, "--pairs", piped(gzip.compress(b"1\tone\n")[:-9]))
     assert result.exit_code == 2
     assert "pipe-2.tsv.gz is not a whole gzip file" in result.stderr
+
+
+def test_sigterm_removes_the_copy_of_a_stream(trained, numbers, tmp_path):
+    command = [sys.executable, "-m", "seq2seq_cli", "eval", str(trained), "--src", "-"]
+    command += ["--ref", str(numbers / "test.tgt")]
+    folder = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=folder) as process:
+        while not [*tmp_path.glob("*/stdin")]:
+            assert process.poll() is None
+            os.sched_yield()
+        process.terminate()
+        assert process.wait(60) == 143
+    assert not [*tmp_path.iterdir()]
 
 
 def test_devices_and_folders_are_rejected_as_text(trained, seq2seq, tmp_path):

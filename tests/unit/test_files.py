@@ -1,5 +1,7 @@
 """Files are replaced whole, and read up to a limit."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -72,3 +74,18 @@ def test_new_folder_is_there_when_it_is_whole(tmp_path, monkeypatch):
         (part / "file").touch()
     assert [path.name for path in folder.iterdir()] == ["file"]
     assert {*folder.parent.iterdir()} == {folder, other}
+
+
+@pytest.mark.parametrize(("make", "write"), [("new_folder", "mkdir"), ("replacing", "touch")])
+def test_sigterm_leaves_nothing_half_written(make, write, tmp_path):
+    program = (
+        "import pathlib, signal, sys\n"
+        f"from seq2seq_cli.files import {make}\n"
+        f"with {make}(pathlib.Path(sys.argv[1])) as part:\n"
+        f"    part.{write}()\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "output")]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert "Interrupted: terminated" in ended.stderr
+    assert not [*tmp_path.iterdir()]

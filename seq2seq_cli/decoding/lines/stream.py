@@ -3,14 +3,12 @@
 import functools
 import math
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal
 
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.lines.merging import Outputs
@@ -18,7 +16,8 @@ from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.output_formats import WRITERS, OutputFormat
 from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import ending_at_sigterm
 from seq2seq_cli.machine import (
     available_memory,
     may_have_gpu,
@@ -155,20 +154,6 @@ def automatic_processes(job: Job, cores: int, memory: int) -> int:
     return max(1, min(cores, memory // job.memory()))
 
 
-@contextmanager
-def _ending_at_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, with the processes that it has started."""
-
-    def end(number: int, frame: object) -> NoReturn:
-        raise Interrupted("terminated", 128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -> Iterator[Line]:
     all_cuts = Cuts()
     unreadable: list[UserError] = []
@@ -180,7 +165,7 @@ def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -
         except UserError as error:  # raised after the lines before it
             unreadable.append(error)
 
-    with _ending_at_sigterm(), ordered_pool(processes, _translation, job, processes) as translate:
+    with ending_at_sigterm(), ordered_pool(processes, _translation, job, processes) as translate:
         try:
             for lines, cuts in translate(readable()):
                 all_cuts += cuts

@@ -21,7 +21,7 @@ from seq2seq_cli.extras.convert.foreign import (
     refused,
     unzipping,
 )
-from seq2seq_cli.files import MEBIBYTE
+from seq2seq_cli.files import MEBIBYTE, ending_at_sigterm
 
 _MOST_FILES = 10_000
 _MOST_BYTES = 8 << 30  # of a package
@@ -40,7 +40,7 @@ def detect(path: Path) -> bool:
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
     """Give a temporary folder with the package's own folder; UserError if it is not a package."""
-    with tempfile.TemporaryDirectory() as temporary:
+    with ending_at_sigterm(), tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         with unzipping(path) as archive:
             _unpack(archive, path, folder)
