@@ -13,6 +13,7 @@ from typing import BinaryIO, NamedTuple, TextIO, cast
 
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import naming
 from seq2seq_cli.paths import remote_errors
 from seq2seq_cli.text.compression import limited, opened
 
@@ -87,15 +88,21 @@ def line_writer(path: Path | None) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes a line at once, to a file or (None or `-`) to standard output.
 
     The file is created with the first line, or at the end: an error before leaves no empty file.
+    Errors of the system name it.
     """
+    target = None if path == STANDARD_STREAM else path
+    name = target or Path("standard output")
     with ExitStack() as stack:
 
         @functools.cache
         def file() -> BinaryIO:
-            if path is None or path == STANDARD_STREAM:
+            if target is None:
                 return sys.stdout.buffer
-            return stack.enter_context(path.open("wb"))
+            opened_file = target.open("wb")
+            stack.callback(naming(name)(opened_file.close))
+            return opened_file
 
+        @naming(name)
         def write(line: str) -> None:
             file().write(line.encode("utf-8", errors="replace") + b"\n")
             file().flush()

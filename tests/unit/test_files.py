@@ -9,6 +9,7 @@ import pytest
 
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import new_folder, read_bounded, reading, write_atomic
+from seq2seq_cli.text.io import line_writer
 
 
 def test_write_atomic_replaces_the_file_and_never_changes_it(tmp_path):
@@ -89,3 +90,10 @@ def test_sigterm_leaves_nothing_half_written(make, write, tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True)
     assert "Interrupted: terminated" in ended.stderr
     assert not [*tmp_path.iterdir()]
+
+
+def test_lines_that_find_no_room_on_the_disk_name_their_file():
+    full = Path("/dev/full")
+    with pytest.raises(OSError) as error, line_writer(full) as write:
+        write("line")
+    assert error.value.filename == str(full)
