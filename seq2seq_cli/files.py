@@ -60,8 +60,11 @@ def is_missing_or_empty(path: Path) -> bool:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill; it becomes `path`, missing or empty, if the block raises nothing."""
-    path = path.absolute()  # `.` has no name
+    """Yield a folder to fill; it becomes `path`, missing or empty, if the block raises nothing.
+
+    Errors of the system name `path`, or the file in it.
+    """
+    given, path = path, path.absolute()  # `.` has no name
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # no other process writes it
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -70,6 +73,9 @@ def new_folder(path: Path) -> Iterator[Path]:
             if path.exists():
                 path.rmdir()
             part.replace(path)
+    except OSError as error:
+        error.filename = str(error.filename or given).replace(str(part), str(given))
+        raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

@@ -1,5 +1,6 @@
 """Files are replaced whole, and read up to a limit."""
 
+import errno
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,16 @@ def test_new_folder_is_there_when_it_is_whole(tmp_path, monkeypatch):
         (part / "file").touch()
     assert [path.name for path in folder.iterdir()] == ["file"]
     assert {*folder.parent.iterdir()} == {folder, other}
+
+
+@pytest.mark.parametrize(("name", "written"), [(None, "folder"), ("weights", "folder/weights")])
+def test_new_folder_on_a_full_disk_is_named(name, written, tmp_path):
+    folder = tmp_path / "folder"
+    with pytest.raises(OSError) as error, new_folder(folder) as part:
+        part.mkdir()
+        raise OSError(errno.ENOSPC, "No space left on device", name and str(part / name))
+    assert error.value.filename == str(tmp_path / written)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(("make", "write"), [("new_folder", "mkdir"), ("replacing", "touch")])
