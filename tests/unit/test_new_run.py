@@ -436,6 +436,12 @@ def test_init_says_that_there_is_no_validation_text(text, seq2seq):
     assert "validation text" not in seq2seq("init", text, "--yes", "-o", "b.yaml").stdout
 
 
+def test_the_folder_of_the_config_is_made_even_if_no_pairs_are_held_out(text, seq2seq):
+    result = seq2seq("init", text, "--valid-size", 0, "--output", "new/folder/mine.yaml", "--yes")
+    assert result.exit_code == 0, result.stderr
+    load_config(Path("new/folder/mine.yaml"), is_given_now=True)
+
+
 def test_init_says_which_exports_the_config_supports(text, seq2seq):
     refusal = "not huggingface: it needs model.positions: sinusoidal"
     assert (

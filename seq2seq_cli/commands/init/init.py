@@ -152,6 +152,7 @@ class NewRun:
         chosen = choose(text, preset, train, valid) | limits
         if (languages := languages_in_names(self.train.corpora[0])) is not None:
             chosen["data.languages"] = Choice(languages._asdict(), "from the names of the text")
+        self.config.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(self.config, config_text(text, preset, chosen).encode())
         return [*files, self.config], load_config(self.config, is_given_now=True)
 
