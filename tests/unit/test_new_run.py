@@ -333,7 +333,7 @@ def test_config_is_checked_and_trained(text, seq2seq):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("all.tsv", "--valid-size", 599), "too few to hold out"),
+        (("all.tsv", "--valid-size", 599), "are too few to hold out 599 for valid and 30 for test"),
         (("all.tsv", "--preset", "huge"), "valid: small, medium, large"),
         (("all.tsv", "all.tsv", "all.tsv"), "3 are given"),
         (("nowhere.tsv",), "there is no file nowhere.tsv"),

@@ -47,9 +47,8 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
         ends.append(int(np.searchsorted(pairs_up_to, pairs_up_to[ends[-1]] + size)))
         if ends[-1] >= len(sources):
             found = f"{counted(len(keys), 'pair')} with {counted(len(sources), 'different source')}"
-            raise UserError(
-                f"{given.name} has {found}: too few to hold out {counted(sum(wanted), 'pair')}"
-            )
+            asked = " and ".join(f"{size:,} for {part}" for part, size in parts.items() if size)
+            raise UserError(f"{given.name}: {found} are too few to hold out {asked}")
     bounds = [int(source) for source in sources[ends[1:]]]  # where the next part begins
     folder.mkdir(parents=True, exist_ok=True)
     sizes = dict.fromkeys(files, 0)
