@@ -81,6 +81,15 @@ def test_join_overwrites_none_of_its_parts(trained, seq2seq, source, tmp_path):
     assert all(path.read_bytes() == content for path, content in contents.items())
 
 
+def test_join_writes_its_output_alone(trained, seq2seq, source, tmp_path):
+    outputs = translate_shards(seq2seq, trained, source, 2)
+    (tmp_path / "joined.part").write_text("precious")
+    before = {path.name for path in tmp_path.iterdir()}
+    assert seq2seq("join", *outputs, "-o", tmp_path / "joined").exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {*before, "joined"}
+    assert (tmp_path / "joined.part").read_text() == "precious"
+
+
 @pytest.mark.parametrize(
     "options",
     [("--sampling",), ("--beam-size", 2, "--n-best", 2, "--format", "nbest"), ("--format", "tsv")],

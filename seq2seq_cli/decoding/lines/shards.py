@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import fsync, lock, read_json, write_json
+from seq2seq_cli.files import fsync, lock, read_json, replacing, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.compression import BY_SUFFIX, limited, opened
 from seq2seq_cli.text.corpus import hash_of_files
@@ -137,7 +137,9 @@ class ShardTask:
         source is not text, or if another process is writing the file.
         """
         refuse_archive(self.source)
-        part = _part_of(self.output, [self.source])
+        _check_output(self.output, [self.source])
+        part = self.output.with_name(self.output.name + ".part")
+        _check_output(part, [self.source])
         place, lines = lines_of_shard(self.source, self.shard, self._text.num_bytes)
         _ = self._described_job  # before the models may change
         with part.open("ab") as file:
@@ -168,18 +170,12 @@ class ShardTask:
         return Record(_FORMAT, self.shard, self._text, self._described_job, translations)
 
 
-def _part_of(output: Path, sources: Sequence[Path]) -> Path:
-    """Return the file to write until the output is complete.
-
-    Raises UserError if the output is something else than a file, or if a source would be written.
-    """
-    if not output.name or (output.exists() and not output.is_file()):
-        raise UserError(f"the output {output} is not a file")
-    part = output.with_name(output.name + ".part")
-    for path in (part, output):
-        if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
-            raise UserError(f"{path}, which would be written, is part of the input")
-    return part
+def _check_output(path: Path, sources: Sequence[Path]) -> None:
+    """Raise UserError if the output is something else than a file, or one of the sources."""
+    if not path.name or (path.exists() and not path.is_file()):
+        raise UserError(f"the output {path} is not a file")
+    if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
+        raise UserError(f"{path}, which would be written, is part of the input")
 
 
 def _as_text(name: str) -> str:
@@ -273,14 +269,12 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
         if not path.is_file() or hash_of_files([path]) != record.sha256:
             raise UserError(f"{path} does not match its record: it was changed or cut short")
     ordered = sorted(records, key=lambda path: records[path].shard)
-    part = None
-    if target is not None and target != STANDARD_STREAM:
-        part = _part_of(target, [*given, *map(Record.path, given)])
-    with nullcontext(sys.stdout.buffer) if part is None else part.open("wb") as joined:
+    with ExitStack() as stack:
+        joined: BinaryIO = sys.stdout.buffer
+        if target is not None and target != STANDARD_STREAM:
+            _check_output(target, [*given, *map(Record.path, given)])
+            joined = stack.enter_context(stack.enter_context(replacing(target)).open("wb"))
         for path in ordered:
             with path.open("rb") as file:
                 shutil.copyfileobj(file, joined, _BLOCK)
-    if part is not None and target is not None:
-        fsync(part)
-        part.replace(target)
     return len(ordered)
