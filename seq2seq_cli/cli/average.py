@@ -52,12 +52,12 @@ def average(
     if output is not None and output.suffix != ".safetensors":
         raise UserError(f"--output {output}: the name of a file of weights ends in .safetensors")
     numbers = [] if steps is None else [step.strip() for step in steps.split(",")]
-    is_steps = len(set(numbers)) > 1 and all(n.isascii() and n.isdigit() for n in numbers)
-    if steps is not None and not is_steps:
+    is_steps = all(number.isascii() and number.isdigit() for number in numbers)
+    chosen = sorted({*map(int, numbers)}) if is_steps else []
+    if steps is not None and len(chosen) < 2:
         raise UserError(f"--steps {steps}: give two steps or more, as in 500,1000")
     from seq2seq_cli.commands.average import average_weights
 
-    chosen = sorted(map(int, numbers))
     typer.echo(
         average_weights(
             run_dir, output, device or "auto", last=last, best=best, steps=chosen, force=force

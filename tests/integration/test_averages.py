@@ -278,7 +278,7 @@ def test_average_command_scores_and_installs(runs, seq2seq: Command, tmp_path):
     run = shutil.copytree(runs["ema"], tmp_path / "run")
     model, file = run / "model.safetensors", tmp_path / "average.safetensors"
     before = model.read_bytes()
-    result = seq2seq("average", run, "--steps", "12,16", "--output", file)
+    result = seq2seq("average", run, "--steps", "16,12,16", "--output", file)
     assert result.exit_code == 0, result.stderr
     assert model.read_bytes() == before
     files = [f"checkpoints/step-000000{step}.safetensors" for step in (12, 16)]
@@ -318,6 +318,7 @@ def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_p
         (("--best", 2), "only steps 20;"),
         (("--steps", "12,13"), "only steps 12, 16, 20;"),
         (("--steps", "12"), "give two steps or more"),
+        (("--steps", "12,012"), "give two steps or more"),
         (("--last", 2, "--best", 2), "give only one of --last, --best and --steps"),
         (("--output", tmp_path / "x"), "ends in .safetensors"),
         (("--output", tmp_path / "x.safetensors", "--force"), "which excludes --output"),
