@@ -109,6 +109,7 @@ FINE_TUNING: Choices = {
     "training.optimizer": Choice("adamw"),
     "training.lr": Choice(1e-4, "lower than for a new model, which forgets less"),
     "training.schedule": Choice("linear", "decays to 0 at the end"),
+    "validation.every": Choice(1, "also if it takes longer than an epoch of little text"),
     "validation.patience": Choice(3, "little text is soon learned by heart"),
 }
 

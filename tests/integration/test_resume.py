@@ -492,6 +492,19 @@ def _pieces(run: Path) -> list[str]:
     return Tokenizer.load(run / "src.model").pieces()
 
 
+def test_fine_tuning_validates_after_every_epoch(whole, seq2seq, tmp_path):
+    """Also if that takes longer than the epoch, so that early stopping has something to compare."""
+    data = {
+        name: write_pairs(tmp_path, name, number_pairs(20, seed=3)) for name in ("train", "valid")
+    }
+    training = {"device": "cpu", "processes": 1}
+    config = write_config(tmp_path, {"data": data, "training": training})
+    result = seq2seq("train", config, "--run-dir", tmp_path / "run", "--from", whole)
+    assert result.exit_code == 0, result.stderr
+    points = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert [point["step"] for point in points if "valid/loss" in point] == [1, 2, 3, 4, 5]
+
+
 def test_fine_tuning_takes_the_vocabulary_unless_told_otherwise(config, whole, seq2seq, tmp_path):
     """Also if the run goes on, with and without --from, and by configs that leave it out."""
     settings = yaml.safe_load(config.read_text())
