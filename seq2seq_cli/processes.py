@@ -15,7 +15,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, TypeVar
 
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import Interrupted, UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -64,7 +64,12 @@ def call_in_new_process(work: Callable[[], Result], *imports: str) -> Result:
         with held_signals(signal.SIGINT, signal.SIGTERM):
             future = pool.submit(_call, work)
     with pool, _death_reported():
-        return future.result()
+        try:
+            return future.result()
+        except Interrupted:  # by SIGTERM, which may reach this process alone
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
 def call_in_process(context: BaseContext, work: Callable[[], Result]) -> Result:

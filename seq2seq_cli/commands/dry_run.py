@@ -14,6 +14,7 @@ import torch
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import ending_at_sigterm
 from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.optimizers.schedules import Plan, set_lr
@@ -115,6 +116,7 @@ def dry_run(
     try:
         with (
             process_group(config) as parallel,
+            ending_at_sigterm(),
             tempfile.TemporaryDirectory(prefix="seq2seq-dry-run-") as folder,
         ):
             run_folder = RunFolder(Path(parallel.broadcast(folder)) / "run")

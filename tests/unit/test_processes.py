@@ -1,11 +1,16 @@
 """New processes: what they import, and that they end."""
 
 import os
+import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
+from launched import signal_and_wait
 
+from seq2seq_cli.errors import Interrupted
+from seq2seq_cli.files import ending_at_sigterm
 from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
 
 SCRIPT = """
@@ -32,11 +37,13 @@ def test_new_processes_import_nothing_from_the_working_folder(tmp_path):
 
 def test_process_that_dies_is_an_error():
     with pytest.raises(ProcessDiedError, match="has died"):
-        call_in_new_process(abort)
+        call_in_new_process(partial(os._exit, 9))
 
 
-def abort() -> None:
-    os._exit(9)
+def test_sigterm_does_not_wait_for_the_new_process():
+    with pytest.raises(Interrupted) as stop, ending_at_sigterm():
+        call_in_new_process(partial(signal_and_wait, os.getpid(), signal.SIGTERM))
+    assert stop.value.exit_status == 128 + signal.SIGTERM
 
 
 ENDLESS = """

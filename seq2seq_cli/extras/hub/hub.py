@@ -23,6 +23,7 @@ from seq2seq_cli.extras.export.model_card import model_card
 from seq2seq_cli.extras.export.portable import portable_config, portable_record
 from seq2seq_cli.files import (
     MEBIBYTE,
+    ending_at_sigterm,
     fsync,
     is_missing_or_empty,
     read_json,
@@ -68,7 +69,7 @@ def push(run_dir: Path, repo: str, is_public: bool, branch: str | None, license_
     run = RunFolder(run_dir)
     run.ensure_is_run()
     translator = Translator.load(run_dir, "cpu")
-    with tempfile.TemporaryDirectory() as temporary:
+    with ending_at_sigterm(), tempfile.TemporaryDirectory() as temporary:
         files = _portable_files(run, Path(temporary), translator, repo, license_name)
         with hub_errors(repo):
             api.create_repo(repo, private=not is_public, exist_ok=True)
