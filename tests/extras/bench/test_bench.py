@@ -63,7 +63,7 @@ def test_bench_translate_measures_each_precision(trained, seq2seq):
 
 
 def test_bench_translate_warns_once_for_each_precision(trained, seq2seq, tmp_path, capfd):
-    (tmp_path / "long").write_text(f"{'3 ' * 200}\n" * 5)
+    (tmp_path / "long").write_text(f"{'3 ' * 400}\n" * 5)  # longer than data.max_length
     options = ("--precision", "fp32", "--precision", "int8", "--input", tmp_path / "long")
     assert seq2seq("bench", "translate", trained, *options).exit_code == 0
     warnings = capfd.readouterr().err.splitlines()
