@@ -5,14 +5,13 @@ import json
 import os
 import secrets
 import shutil
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from seq2seq_cli.errors import DamagedFileError, Interrupted, UserError
+from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.processes import ending_at_sigterm
 
 try:
     import fcntl
@@ -78,27 +77,6 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-@contextmanager
-def ending_at_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that what it cleans up is cleaned up.
-
-    Nothing changes in a thread, nor where SIGTERM is handled already, as in training.
-    """
-
-    def end(number: int, frame: object) -> NoReturn:
-        raise Interrupted("terminated", 128 + number)
-
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

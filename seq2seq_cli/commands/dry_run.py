@@ -14,8 +14,8 @@ import torch
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import ending_at_sigterm
 from seq2seq_cli.machine import peak_memory
+from seq2seq_cli.processes import ending_at_sigterm
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.optimizers.schedules import Plan, set_lr
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start

@@ -8,8 +8,7 @@ from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import ending_at_sigterm
-from seq2seq_cli.processes import call_in_new_process
+from seq2seq_cli.processes import call_in_new_process, ending_at_sigterm
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.parallel.launcher import TRAINING_IMPORTS

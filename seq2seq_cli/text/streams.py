@@ -17,8 +17,8 @@ from pathlib import Path
 
 from seq2seq_cli.config.text import PAIRS_FORMATS, without_compression
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import ending_at_sigterm
 from seq2seq_cli.paths import remote_errors
+from seq2seq_cli.processes import ending_at_sigterm
 from seq2seq_cli.text.compression import BY_SUFFIX
 from seq2seq_cli.text.io import STANDARD_STREAM, bounded_lines, standard_input
 

@@ -10,8 +10,7 @@ import pytest
 from launched import signal_and_wait
 
 from seq2seq_cli.errors import Interrupted
-from seq2seq_cli.files import ending_at_sigterm
-from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
+from seq2seq_cli.processes import ProcessDiedError, call_in_new_process, ending_at_sigterm
 
 SCRIPT = """
 from concurrent.futures import ProcessPoolExecutor

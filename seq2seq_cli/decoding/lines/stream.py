@@ -17,7 +17,6 @@ from seq2seq_cli.decoding.output_formats import WRITERS, OutputFormat
 from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import ending_at_sigterm
 from seq2seq_cli.machine import (
     available_memory,
     may_have_gpu,
@@ -25,7 +24,7 @@ from seq2seq_cli.machine import (
     retain_freed_pages,
     set_num_threads,
 )
-from seq2seq_cli.processes import ProcessDiedError, ordered_pool
+from seq2seq_cli.processes import ProcessDiedError, ending_at_sigterm, ordered_pool
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import WHOLE_FILE, Place, may_wait
 

@@ -21,7 +21,8 @@ from seq2seq_cli.extras.convert.foreign import (
     refused,
     unzipping,
 )
-from seq2seq_cli.files import MEBIBYTE, ending_at_sigterm
+from seq2seq_cli.files import MEBIBYTE
+from seq2seq_cli.processes import ending_at_sigterm
 
 _MOST_FILES = 10_000
 _MOST_BYTES = 8 << 30  # of a package

@@ -23,7 +23,8 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, source_vocabulary
 from seq2seq_cli.extras.export.format import Source, is_imported
 from seq2seq_cli.extras.export.vocabularies import processor_of, spm_of
-from seq2seq_cli.files import ending_at_sigterm, read_json, replacing, write_atomic, write_json
+from seq2seq_cli.files import read_json, replacing, write_atomic, write_json
+from seq2seq_cli.processes import ending_at_sigterm
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID, UNK_ID, Tokenizers
 
 if TYPE_CHECKING:

@@ -23,13 +23,13 @@ from seq2seq_cli.extras.export.model_card import model_card
 from seq2seq_cli.extras.export.portable import portable_config, portable_record
 from seq2seq_cli.files import (
     MEBIBYTE,
-    ending_at_sigterm,
     fsync,
     is_missing_or_empty,
     read_json,
     write_atomic,
     write_json,
 )
+from seq2seq_cli.processes import ending_at_sigterm
 from seq2seq_cli.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
