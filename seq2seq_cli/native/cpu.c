@@ -16,7 +16,8 @@
 #elif defined(__APPLE__)
 #include <sys/sysctl.h>
 #elif defined(_WIN32)
-#include <windows.h>
+/* windows.h has other meanings for INT8 and interface. */
+__declspec(dllimport) int IsProcessorFeaturePresent(unsigned long feature);
 #endif
 #endif
 
@@ -88,18 +89,20 @@ extern const Kernels kernels_i8mm, kernels_dotprod, kernels_neon;
 
 static int precisions_of(const Kernels *k)
 {
-    int dotprod = 0, i8mm = 0; /* i8mm on Linux only: others measured no gain on Apple's */
+    int dotprod = 0, bf16 = 0, i8mm = 0; /* i8mm on Linux only: others measured no gain on Apple's */
 #if defined(__linux__)
     dotprod = getauxval(AT_HWCAP) >> 20 & 1;
     i8mm = dotprod && getauxval(AT_HWCAP2) >> 13 & 1;
+    bf16 = getauxval(AT_HWCAP2) >> 14 & 1;
 #elif defined(__APPLE__)
     size_t size = sizeof dotprod;
     sysctlbyname("hw.optional.arm.FEAT_DotProd", &dotprod, &size, NULL, 0);
+    sysctlbyname("hw.optional.arm.FEAT_BF16", &bf16, &size, NULL, 0);
 #elif defined(_WIN32)
     dotprod = IsProcessorFeaturePresent(43); /* PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE */
 #endif
     int runs = k == &kernels_i8mm ? i8mm : k == &kernels_dotprod ? dotprod : 1;
-    return runs ? k->precisions : 0;
+    return runs ? k->precisions & ~(bf16 ? 0 : 1 << BF16) : 0;
 }
 #else
 static int precisions_of(const Kernels *k)

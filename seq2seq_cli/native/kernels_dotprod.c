@@ -1,5 +1,5 @@
 /* Kernels for ARM processors with the dot product of bytes, and for those that also multiply matrices
-   of bytes. */
+   of bytes. Both have bf16 where the processor has its dot product, which rounds sums to odd. */
 
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -11,7 +11,8 @@ USE_TARGET(DOTPROD)
 #include "vectors_neon.h"
 
 #define NAME dotprod
-#define PRECISIONS (1 << FP32 | 1 << INT8)
+#define PRECISIONS (1 << FP32 | 1 << BF16 | 1 << INT8)
+#define HAS_BF16
 #define ROWS 6
 #define PANELS_WITH(rows) ((rows) > 3 ? 1 : (rows) > 1 ? 2 : 4)
 #define UNSIGNED_INPUTS 0
@@ -19,6 +20,19 @@ USE_TARGET(DOTPROD)
 INLINE int32x4_t add_bytes(int32x4_t sum, int8x16_t x, int8x16_t weight)
 {
     return vdotq_s32(sum, x, weight);
+}
+
+INLINE int32x4_t add_halves(int32x4_t sum, int32x4_t x, int32x4_t weight)
+{
+    return vreinterpretq_s32_f32(vbfdotq_f32(vreinterpretq_f32_s32(sum), vreinterpretq_bf16_s32(x),
+                                             vreinterpretq_bf16_s32(weight)));
+}
+
+static void round_to_bf16(int64_t size, int64_t words, const float *x, uint16_t *q)
+{
+    for (int64_t i = 0; i < size; i += LANES)
+        store_bf16(q + i, size - i, load_first(x + i, size - i));
+    memset(q + size, 0, 2 * (2 * words - size));
 }
 
 #include "add_products_neon.h"

@@ -10,9 +10,9 @@
 #define END_TARGET PRAGMA(GCC pop_options)
 #endif
 #ifdef __clang__
-#define DOTPROD "dotprod"
-#define I8MM "dotprod,i8mm"
+#define DOTPROD "dotprod,bf16"
+#define I8MM "dotprod,bf16,i8mm"
 #else
-#define DOTPROD "arch=armv8.2-a+dotprod"
-#define I8MM "arch=armv8.2-a+dotprod+i8mm"
+#define DOTPROD "arch=armv8.2-a+dotprod+bf16"
+#define I8MM "arch=armv8.2-a+dotprod+bf16+i8mm"
 #endif

@@ -58,6 +58,14 @@ static int whole(int kind, long i)
     return kind == GREATEST || i % 2 ? 127 : -127;
 }
 
+static float half(uint16_t bits)
+{
+    uint32_t all = (uint32_t)bits << 16;
+    float number;
+    memcpy(&number, &all, sizeof number);
+    return number;
+}
+
 /* A linear layer whose inputs and scales are such that outputs are exact: the sums themselves. */
 static void check_int8(long rows, long inputs, long outputs, int input_kind, int weight_kind)
 {
@@ -120,6 +128,51 @@ static void check_fp32(long rows, long inputs, long outputs, int activation)
     }
     add_to_hash(y, rows * outputs * sizeof *y);
     free(weight), free(bias), free(x), free(y);
+}
+
+/* Each product and sum of whichever order and rounding is off by two units of its last place. */
+static void check_bf16(long rows, long inputs, long outputs)
+{
+    long words = (inputs + 31) / 32 * LANES, groups = (outputs + GROUP - 1) / GROUP;
+    float *w = floats(groups * GROUP * inputs, -1, 1), *x = floats(rows * inputs, -2, 2);
+    float *y = malloc(rows * outputs * sizeof *y), *bias = floats(groups * GROUP, -1, 1);
+    uint16_t *q = malloc(rows * 4 * words), *halves = malloc(groups * GROUP * 4 * words);
+    int32_t *weight = malloc(groups * GROUP * 4 * words);
+    for (long r = 0; r < rows; r++) {
+        kernels->round_to_bf16(inputs, words, x + r * inputs, q + r * 2 * words);
+        for (long i = 0; i < 2 * words; i++) {
+            float from = i < inputs ? x[r * inputs + i] : 0, to = half(q[r * 2 * words + i]);
+            if (fabsf(to - from) > fabsf(from) / 256)
+                printf("%g is rounded to %g\n", from, to), exit(1);
+        }
+    }
+    for (long o = 0; o < groups * GROUP; o++) {
+        kernels->round_to_bf16(inputs, words, w + o * inputs, halves + o * 2 * words);
+        for (long i = 0; i < words; i++)
+            memcpy(weight + (o / GROUP * words + i) * GROUP + o % GROUP,
+                   halves + (o * words + i) * 2, 4);
+    }
+    Inputs in = {rows, words, q, NULL};
+    for (long n = 0; n < groups; n++) {
+        long o = n * GROUP;
+        Group g = {&in, weight + o * words, bias + o, NULL, NULL, BF16, NONE, outputs - o, outputs,
+                   NULL, y + o};
+        kernels->multiply(&g, 1);
+    }
+    for (long r = 0; r < rows; r++)
+        for (long o = 0; o < outputs; o++) {
+            double sum = bias[o], size = fabs(sum);
+            for (long i = 0; i < inputs; i++) {
+                double product = (double)half(q[r * 2 * words + i]) * half(halves[o * 2 * words + i]);
+                sum += product, size += fabs(product);
+            }
+            if (!(fabs(y[r * outputs + o] - sum) <= size * (inputs + 1) * 0x1p-22)) {
+                printf("%ld rows, %ld inputs, %ld outputs: row %ld, output %ld is %g, not %g\n", rows,
+                       inputs, outputs, r, o, y[r * outputs + o], sum);
+                exit(1);
+            }
+        }
+    free(w), free(x), free(y), free(bias), free(q), free(halves), free(weight);
 }
 
 static void check_attention(long size, long count)
@@ -262,9 +315,14 @@ int main(int count, char **names)
 {
     static const long sizes[] = {1, 3, 4, 5, 15, 16, 17, 30, 63, 64, 65, 130, 260};
     enum { SIZES = sizeof sizes / sizeof *sizes };
-    if (!choose_kernels(count > 1 ? names[1] : NULL))
+    int precisions = choose_kernels(count > 1 ? names[1] : NULL);
+    if (!precisions)
         return 77; /* this machine cannot run them */
-    printf("kernels %s\n", kernels->name);
+    printf("kernels %s\nprecisions %d\n", kernels->name, precisions);
+    for (long rows = 1; rows <= 44 && precisions & 1 << BF16; rows += rows < 14 ? 1 : 6)
+        for (int i = 0; i < SIZES; i++)
+            check_bf16(rows, sizes[i], sizes[(i + rows) % SIZES]);
+    seed = 1; /* the same numbers follow without bf16 */
     begin();
     for (long rows = 1; rows <= 44; rows += rows < 14 ? 1 : 6)
         for (int i = 0; i < SIZES; i++)
