@@ -65,7 +65,7 @@ def compare(
     device: options.Device = None,
     model: options.WhichModel = "best",
 ) -> None:
-    """Score systems with 95% confidence intervals, and test their differences from the first one.
+    """Score systems with 95% confidence intervals, and test whether they differ from the first one.
 
     A system is a run or a file of translations. The default text is the validation text of the
     first run. (seq2seq diff compares the options and weights of two runs.)

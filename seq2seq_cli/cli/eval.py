@@ -63,9 +63,9 @@ def evaluate(
 ) -> None:
     """Score a model on parallel text: loss, perplexity, accuracy, BLEU, chrF, exact match.
 
-    Models of strings (tokens are characters or words, and the best model is chosen by exact match
-    or an error rate) are scored by exact match and an error rate, not by BLEU and chrF. Scores of
-    translations have 95% confidence intervals.
+    If tokens are characters or words, and the best model is chosen by exact match or an error rate,
+    the scores are exact match and an error rate, not BLEU and chrF. Scores of translations have 95%
+    confidence intervals.
     """
     if loss_only and (metrics or breakdown or worst or errors):
         raise UserError("--loss-only excludes --metrics, --breakdown, --worst and --errors")

@@ -97,7 +97,7 @@ ModelLanguages = Annotated[
         "--langs",
         metavar="SRC-TGT",
         help="Source and target language, such as de-en.",
-        show_default="as the model says",
+        show_default="as recorded with the model",
     ),
 ]
 MetricNames = Annotated[

@@ -23,7 +23,7 @@ def preprocess(
 ) -> None:
     """Tokenize the training text ahead of training, on one machine or several that share a cache.
 
-    Training tokenizes whatever is missing. With --shard, machines share the files of a text.
+    Training tokenizes whatever is missing. With --shard, machines divide the files of a text.
     """
     loaded = options.load_config_file(config, overrides)
     from seq2seq_cli.decoding.lines.shards import Shard

@@ -204,8 +204,8 @@ def translate(
     """Translate sentences, a file, or standard input: one line in, one line out.
 
     Without sentences or --input, it reads standard input: piped lines are translated as they
-    arrive, and a terminal shows a prompt. For further options of the search, see section decoding
-    of configs/reference.yaml: --set decoding.temperature=0.7.
+    arrive, and a terminal shows a prompt. Section decoding of configs/reference.yaml has further
+    search options, for example --set decoding.temperature=0.7.
     """
     _check_files(sentences, input_file, output_file, shard)
     if input_file is not None:

@@ -25,8 +25,8 @@ from seq2seq_cli.config.types import (
 
 class DecodingConfig(Section):
     beam_size: AutoOrThousand = "auto"
-    """Beam size; 1 is greedy search. auto: greedy, at least n_best, until training ends; then a
-    beam of 5 if it scores at least 0.3 more on the validation text than greedy search."""
+    """Beam size; 1 is greedy search. auto: 1, or n_best if greater, until training ends; then 5
+    if it scores at least 0.3 more on the validation text than greedy search."""
     length_penalty: AutoOrLengthPenalty = "auto"
     """Exponent of the length penalty in beam search; 0 turns it off. auto: 1 until training ends;
     then the best one on the validation text."""

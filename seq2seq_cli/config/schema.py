@@ -90,8 +90,8 @@ class ModelConfig(Section):
     rotary: rotations of the queries and keys of self-attention (RoPE), which converges in fewer
     updates, needs an even head size and cannot be exported to Hugging Face."""
     position_base: Annotated[float, Field(gt=1, le=1e12)] = 10_000.0
-    """Base of the wavelengths of positions, which grow from 2π to position_base x 2π. Marian's
-    sinusoids, for d = d_model / 2, have 10000^(d / (d - 1))."""
+    """Base of the wavelengths of the positional encoding, which grow from 2π to position_base x 2π.
+    Marian's sinusoids have 10000^(d / (d - 1)), with d = d_model / 2."""
     position_offset: Annotated[int, Field(ge=0, le=1_000)] = 0
     """Number of the first position of sinusoidal encodings."""
     rotary_cross_attention: bool = False
@@ -99,9 +99,9 @@ class ModelConfig(Section):
     target and source positions: for monotonic tasks, such as letters to phones, it converges in
     fewer updates and makes fewer errors. Needs positions: rotary; cannot be exported."""
     feature_positions: bool = True
-    """Number the features of a source like tokens, before the text. false: all features of a source
-    share one position, so that their order does not matter and their number does not shift the text
-    (Wu et al. 2021); cannot be exported."""
+    """Give each feature of a source its own position, before the text. false: all features of a
+    source share one position, so that their order does not matter and their number does not shift
+    the text (Wu et al. 2021); cannot be exported."""
     attention_scale: AttentionScale = "sqrt"
     """Attention scores before the softmax (K: head size). sqrt: q·k/√K, as in the 2017 paper; none:
     q·k; temperature: q·k/√K times a learned factor per head."""
@@ -181,7 +181,7 @@ class TrainingConfig(Section):
             "constant" if given.get("optimizer") == "schedule_free_adamw" else "inverse_sqrt"
         ),
         description="Learning-rate schedule after warm-up. cosine and linear decay to 0 at the end "
-        "of the run; inverse_sqrt decays as 1 / sqrt(step), with warmup_steps: 0 as if after "
+        "of the run; inverse_sqrt decays as 1 / sqrt(step); if warmup_steps is 0, as if after "
         f"{DEFAULT_WARMUP:,} warm-up updates. The default is inverse_sqrt; schedule_free_adamw "
         "allows only constant.",
     )
@@ -257,8 +257,8 @@ class TrainingConfig(Section):
     average_checkpoints: Free[Annotated[int, Field(ge=2, le=1_000)] | None] = None
     """Checkpoint averaging: at the end of a run, average the weights of this many last checkpoints
     (of save_every, and the final one), score the average on the validation text, and use it as the
-    model if it is better than the best model. Checkpoints older than keep_last keep only their
-    weights for it. null: no averaging."""
+    model if it is better than the best model. Of checkpoints older than keep_last, only the weights
+    are kept. null: no averaging."""
     freeze: Fixed[list[ModelPart]] = Field([])
     """Parts of the model to freeze, for fine-tuning with train --from."""
 
@@ -322,7 +322,7 @@ class Config(Section):
     """Preset with the values of options in sections model, training and validation that a config
     leaves out: see configs/small.yaml, medium.yaml and large.yaml; none: the defaults below. auto:
     chosen by the number of training pairs, or none if the config sets the model's size (d_model,
-    heads, layers or d_ff); a resumed run keeps its preset. fine_tuning, which auto is with train
+    heads, layers or d_ff); a resumed run keeps its preset. fine_tuning, chosen by auto with train
     --from: the model of the other run, a low learning rate, five epochs, early stopping."""
     data: DataConfig
     """The text to train and validate on."""

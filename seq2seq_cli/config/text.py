@@ -108,8 +108,8 @@ class Corpus(Section):
     """Tag to prepend to every source sentence, as one token, which is added to the vocabulary: for
     the target language, the domain, or back-translated text; null: no tag."""
     weight: Annotated[float, Field(gt=0, le=10_000)] = 1.0
-    """Average number of passes over this corpus per epoch: 2: two; 0.5: half of the corpus, another
-    half in each epoch. For data.train only."""
+    """Average number of passes over this corpus per epoch; with 0.5, each epoch uses half of the
+    corpus, and the next one the other half. For data.train only."""
 
     @field_validator("pairs")
     @classmethod

@@ -92,7 +92,7 @@ class TokenizerConfig(Section):
     ] = Field(
         VocabSizes(),
         description="Maximum vocabulary size, one for both sides or one for each; smaller if the "
-        "text has fewer different tokens. auto: for bpe and unigram, all bytes and characters and "
+        "text has fewer different tokens. auto: for bpe and unigram, all bytes and characters plus "
         "1,000 pieces (4,000 pairs), 8,000 (30,000 to a million) or 32,000 (4.5 million); for char "
         f"and word, all tokens, at most {MOST_WHOLE_TOKENS:,}. A resumed run keeps the number.",
     )

@@ -62,7 +62,8 @@ class ValidationConfig(Section):
     """Early stopping: number of validations without improvement of the metric after which training
     ends; null: no early stopping."""
     general_tolerance: NonNegativeFloat = 1.0
-    """How much worse on data.general than before training a model may be, in units of metric."""
+    """By how much a model may become worse on data.general than before training, in units of
+    metric."""
     keep_best: Free[PositiveInt] = 1
     """Number of best models to keep. More than one are kept in best/, for translate --model STEP,
     and their average is scored at the end of the run; it becomes the run's model if it is better.

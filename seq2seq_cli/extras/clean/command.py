@@ -36,7 +36,7 @@ Output = Annotated[
 Rejected = Annotated[
     Path | None,
     options.path_option(
-        help_text="File for rejected pairs, each after its rule and line.",
+        help_text="File for rejected pairs, each preceded by its rule and line number.",
         show_default="OUTPUT.rejected.tsv",
     ),
 ]
@@ -140,7 +140,7 @@ def clean(
     files: Files,
     output: Output = None,
     rejected: Rejected = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report; write no files.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
     fields: options.Fields = None,
     features: options.Features = None,
     against: Against = None,

@@ -23,8 +23,8 @@ def import_(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="Folder of transformers (MarianMT), Marian or CTranslate2, an .argosmodel, or the "
-            "name of a MarianMT model on the Hugging Face Hub.",
+            help="Folder with a model of transformers (MarianMT), Marian or CTranslate2, an "
+            ".argosmodel file, or the name of a MarianMT model on the Hugging Face Hub.",
         ),
     ],
     run_dir: Annotated[Path, path_argument("RUN", "New or empty run folder to write.")],
@@ -33,7 +33,7 @@ def import_(
         bool | None,
         typer.Option(
             "--verify/--no-verify",
-            help="Compare the run with the other program.",
+            help="Compare the run's outputs with the original program's.",
             show_default="if it is installed",
         ),
     ] = None,

@@ -22,7 +22,7 @@ def trim(
         path_option(
             "--text",
             help_text="Text whose tokens are kept: a file of pairs (.tsv, .jsonl, .tmx or .zip), "
-            "or of sentences, one per line, of either side; may be repeated.",
+            "or a file of sentences of either side, one per line; may be repeated.",
         ),
     ],
     output: Annotated[

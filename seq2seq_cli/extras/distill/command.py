@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Teachers = Annotated[
     list[Path],
-    options.path_argument("TEACHER", "Run folder; several with the same vocabulary: an ensemble."),
+    options.path_argument("TEACHER", "Run folder of the teacher; several form an ensemble."),
 ]
 Source = Annotated[
     Path,
@@ -80,7 +80,7 @@ MaxLengthRatio = Annotated[
     float,
     typer.Option(
         min=1.0,
-        help="Drop translations this many times longer or shorter than the source, compared with "
+        help="Drop translations whose length ratio to the source is this many times above or below "
         "the median.",
     ),
 ]
@@ -184,8 +184,8 @@ def _text(
 def distill(task: "Task", as_json: options.AsJson = False) -> None:
     """Train a small, fast student on a teacher's translations; the same command resumes.
 
-    Cleans the text, translates it, drops bad translations, trains the student, and compares both on
-    the validation text. The folder distilled in the run keeps all intermediate files.
+    Cleans the text, translates it, drops bad translations, trains the student, and compares it with
+    the teacher on the validation text. The folder distilled in the run keeps intermediate files.
     """
     from seq2seq_cli.extras.distill import distillation
 

@@ -35,8 +35,8 @@ def diversify(
 ) -> None:
     """Train a better model on the same text (data diversification); the same command resumes.
 
-    Trains a model of each direction, adds their translations of the training text to it, trains on
-    all of it, goes on with less dropout, and compares the models on the validation text. The folder
+    Trains a model for each direction, adds their translations to the training text, trains on all
+    of it, continues with less dropout, and compares the models on the validation text. The folder
     diversified in the run keeps all intermediate files.
     """
     loaded = options.load_config_file(config, overrides, device)

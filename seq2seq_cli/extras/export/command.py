@@ -13,7 +13,7 @@ License = Annotated[
     str,
     typer.Option(
         "--license",
-        help="License for the model card, as an identifier of the Hugging Face Hub: apache-2.0.",
+        help="License for the model card: a Hugging Face Hub identifier, such as apache-2.0.",
     ),
 ]
 

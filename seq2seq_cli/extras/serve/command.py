@@ -51,7 +51,7 @@ Port = Annotated[int, _option(NETWORK, "Port to listen on; 0: any free port.", m
 TokenFile = Annotated[
     Path | None,
     path_option(
-        help_text="File with the token that clients must send; else SEQ2SEQ_TOKEN is read.",
+        help_text="File with the token that clients must send, instead of $SEQ2SEQ_TOKEN.",
         rich_help_panel=NETWORK,
     ),
 ]
@@ -114,7 +114,7 @@ def serve(
     model: WhichModel = "best",
     log_text: LogText = False,
 ) -> None:
-    """Serve trained models: a web page for translation and the LibreTranslate API.
+    """Serve trained models: a web page for translation, and the LibreTranslate and DeepL APIs.
 
     Models are reloaded when their files change: a run in training serves its current best model.
     """

@@ -12,7 +12,7 @@ from seq2seq_cli.console import printable
 
 Hours = Annotated[
     float,
-    typer.Option(min=0, help="Time for all trials, summed over all starts of the same search."),
+    typer.Option(min=0, help="Hours for all trials, summed over restarts."),
 ]
 Output = Annotated[
     Path,

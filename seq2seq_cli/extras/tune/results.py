@@ -51,9 +51,9 @@ def write_best(study: Study) -> None:
     count = counted(len(study.finished), "finished trial")
     head = [
         f"Written by seq2seq tune: trial {best.number:,} of {len(study.trials):,}, with validation "
-        f"{study.metric} {best.score:.3f}; trial 1, the config itself, has {first.score:.3f}. Next "
-        f"to each number: what was searched, and the best {study.metric} in parts of it, of "
-        f"{count}. Small differences are chance.",
+        f"{study.metric} {best.score:.3f}; trial 1, the config itself, has {first.score:.3f}. The "
+        f"comment at each searched option names its range, and the best {study.metric} in parts of "
+        f"the range, of {count}. Small differences are chance.",
         "All other options have the defaults of configs/reference.yaml.",
     ]
     reasons: dict[str, list[str]] = {"model.d_model": []}

@@ -48,12 +48,12 @@ def tune(config: Config, folder: Path, hours: float, searched: Sequence[str]) ->
                 break
             train_trial(study, trial, left)
             if trial.state == "running":
-                logger.info(f"time is up: more --hours go on with trial {trial.number:,}")
+                logger.info(f"time is up: more --hours continue with trial {trial.number:,}")
                 break
         if study.best is None:
             raise UserError(
                 f"no trial has finished in {hours:g} hours: the same command with more --hours "
-                "goes on; or shorten all trials with training.max_steps, in another --output"
+                "continues; or shorten all trials with training.max_steps, in another --output"
             )
         write_best(study)
         return study
