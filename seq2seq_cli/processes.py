@@ -144,7 +144,7 @@ def _death_reported() -> Iterator[None]:
         yield
     except BrokenProcessPool:
         raise ProcessDiedError(
-            "a process that was started for this has died; was it out of memory?"
+            "a child process of this command has died; was it out of memory?"
         ) from None
 
 

@@ -159,7 +159,7 @@ class Corpus(Section):
         columns = self.all_fields if self.format == ".tsv" else ()
         if any(not re.fullmatch("[1-9][0-9]{0,3}", column) for column in columns):
             raise ValueError(
-                "fields and features of a .tsv file are the numbers of its columns, as [1, 2]"
+                "fields and features of a .tsv file are the numbers of its columns, such as [1, 2]"
             )
         return self
 

@@ -103,7 +103,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         if compression is None or (isinstance(error, OSError) and error.errno is not None):
             raise  # an error of the system
-        raise UserError(f"{path} is not a whole {compression.name} file") from None
+        raise UserError(f"{path} is not a complete {compression.name} file") from None
 
 
 def _opened_as_it_is(path: Path) -> io.BufferedReader:
@@ -121,7 +121,7 @@ def opened_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         with naming(path), _opened_as_it_is(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
     except (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError):
-        raise UserError(f"{path} is not a whole zip file") from None
+        raise UserError(f"{path} is not a complete zip file") from None
     except (NotImplementedError, RuntimeError) as error:  # that is how zipfile says it
         raise UserError(f"{path} cannot be unpacked: {error}") from None
 

@@ -111,7 +111,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
         pairs("x.jsonl", b'{"src": "1"}\n'),
         "line 1: needs text under the keys src and tgt",
     ),
-    "half a gzip file": (pairs("x.tsv.gz", b"\x1f\x8b\x08\x00abc"), "not a whole gzip file"),
+    "half a gzip file": (pairs("x.tsv.gz", b"\x1f\x8b\x08\x00abc"), "not a complete gzip file"),
     "vocabulary too small": (
         option("tokenizer", {"kind": "bpe", "vocab_size": 8}),
         "tokenizer.vocab_size 8 is too small",

@@ -150,7 +150,7 @@ def test_bad_line_of_a_pipe_is_named_by_its_number(trained, seq2seq, piped, temp
     assert list(temporary.iterdir()) == []
     result = seq2seq("eval", trained, "--pairs", piped(gzip.compress(b"1\tone\n")[:-9]))
     assert result.exit_code == 2
-    assert "pipe-2.tsv.gz is not a whole gzip file" in result.stderr
+    assert "pipe-2.tsv.gz is not a complete gzip file" in result.stderr
 
 
 def test_sigterm_removes_the_copy_of_a_stream(trained, numbers, tmp_path):

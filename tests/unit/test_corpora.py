@@ -77,7 +77,7 @@ def test_damaged_compressed_files_are_rejected(tmp_path, suffix):
     whole = COMPRESS[suffix](np.random.default_rng(1).bytes(9_999).hex().encode())
     for damaged in (whole[: len(whole) // 2], whole[:-5], b"plain text\n" * 9, b""):
         (tmp_path / f"x{suffix}").write_bytes(damaged)
-        with pytest.raises(UserError, match=rf"is not a whole {NAMES[suffix]} file"):
+        with pytest.raises(UserError, match=rf"is not a complete {NAMES[suffix]} file"):
             list(lines_to_translate(tmp_path / f"x{suffix}"))
 
 
@@ -123,7 +123,7 @@ def test_unusable_zip_is_rejected_by_its_members(tmp_path):
     content = (tmp_path / "x.zip").read_bytes()
     for damaged in (content[:-40], b"a\tb\n"):
         (tmp_path / "x.zip").write_bytes(damaged)
-        with pytest.raises(UserError, match="not a whole zip file"):
+        with pytest.raises(UserError, match="not a complete zip file"):
             list(read_pairs(ParallelText.of(pairs=tmp_path / "x.zip", fields=["de", "en"])))
 
 

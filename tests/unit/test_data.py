@@ -98,7 +98,7 @@ def test_parallel_files_of_unequal_length_are_rejected_with_both_counts(tmp_path
 def test_truncated_gzip_file_is_rejected(tmp_path):
     whole = gzip.compress(b"a\tb\n" * 10_000)
     (tmp_path / "x.tsv.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match="not a whole gzip file"):
+    with pytest.raises(UserError, match="not a complete gzip file"):
         list(read_pairs(ParallelText.of(pairs=tmp_path / "x.tsv.gz")))
 
 

@@ -157,7 +157,7 @@ def _read_weights(path: Path) -> tuple[dict[str, Array], bool]:
         is_whole &= str(tensor.dtype).removeprefix("torch.") in FLOATS  # not quantized
         # An expanded tensor has more numbers than the file.
         if not is_whole or tensor.nbytes > tensor.untyped_storage().nbytes():
-            raise damaged(path, f"{short(name)} is not a whole tensor of floats")
+            raise damaged(path, f"{short(name)} is not a complete floating-point tensor")
     has_halves = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors.values())
     return {name: t.detach().float().numpy() for name, t in tensors.items()}, has_halves
 

@@ -161,7 +161,7 @@ def _token(file: Path | None, host: str, *, no_auth: bool) -> str | None:
         raise UserError("the token has characters outside of ASCII, which no header can contain")
     if not (token or no_auth or _is_loopback(host)):
         raise UserError(
-            f"anybody who reaches {host} could use the server: put a token into SEQ2SEQ_TOKEN or "
+            f"anyone who reaches {host} could use the server: set a token in SEQ2SEQ_TOKEN or "
             "--token-file, or give --no-auth"
         )
     return None if no_auth else token or None

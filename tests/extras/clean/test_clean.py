@@ -217,7 +217,7 @@ def test_an_error_leaves_no_files(processes: int, seq2seq: Command, tmp_path: Pa
     options = ("-o", tmp_path / "out/x.tsv.gz", "--processes", processes)
     result = seq2seq("clean", tmp_path / "in/a.tsv.gz", *options)
     assert result.exit_code == 2
-    assert "not a whole gzip file" in result.stderr
+    assert "not a complete gzip file" in result.stderr
     assert not list((tmp_path / "out").glob("*"))
 
 

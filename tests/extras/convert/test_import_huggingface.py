@@ -271,7 +271,7 @@ def test_weights_that_are_not_whole_floats_are_refused(
         torch.save(weights | {name: bad}, source / "pytorch_model.bin")
         result = seq2seq("import", source, tmp_path / "run", "--no-verify")
         assert result.exit_code == 2
-        assert f"{name} is not a whole tensor of floats" in result.stderr
+        assert f"{name} is not a complete floating-point tensor" in result.stderr
     parameters = {name: torch.nn.Parameter(weight) for name, weight in weights.items()}
     torch.save(parameters, source / "pytorch_model.bin")
     assert seq2seq("import", source, tmp_path / "run", "--no-verify").exit_code == 0

@@ -421,7 +421,7 @@ def test_a_token_is_required_beyond_this_machine(
 ):
     refused = seq2seq("serve", names_run, "--host", "0.0.0.0", "--port", 0)
     assert refused.exit_code == 2
-    assert "anybody who reaches 0.0.0.0 could use the server" in refused.stderr
+    assert "anyone who reaches 0.0.0.0 could use the server" in refused.stderr
     fields = {"q": "one", "source": "en", "target": "de"}
     missing = guarded.ask("/translate", fields)
     assert missing.status == 400
