@@ -109,7 +109,7 @@ def positions(names: dict[str, Names]) -> Figure:
     for start, color in ((0, BLUE), (50, ORANGE)):
         products_T = (positions_TD @ positions_TD[start]).tolist()
         right.plot([t - start for t in range(100)], products_T, color=color, label=f"from {start}")
-    right.set(title="scalar product by distance", xlabel="distance", xlim=(-50, 50))
+    right.set(title="dot product by distance", xlabel="distance", xlim=(-50, 50))
     right.legend(frameon=False)
     return figure
 
