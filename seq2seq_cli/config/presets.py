@@ -107,7 +107,7 @@ PRESETS: dict[PresetName, Preset] = {
 FINE_TUNING: Choices = {
     "training.max_epochs": Choice(5),
     "training.optimizer": Choice("adamw"),
-    "training.lr": Choice(1e-4, "lower than for a new model, which forgets less"),
+    "training.lr": Choice(1e-4, "lower than for a new model, so that less is forgotten"),
     "training.schedule": Choice("linear", "decays to 0 at the end"),
     "validation.every": Choice(1, "also if it takes longer than an epoch of little text"),
     "validation.patience": Choice(3, "little text is soon learned by heart"),

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 Teachers = Annotated[
     list[Path],
-    options.path_argument("TEACHER", "Run folder of the teacher; several form an ensemble."),
+    options.path_argument(
+        "TEACHER", "Run folder of the teacher; several with one vocabulary form an ensemble."
+    ),
 ]
 Source = Annotated[
     Path,
