@@ -134,17 +134,12 @@ def test_check_prints_printable_examples_only(page: list[str]):
 
 
 def test_check_finds_duplicates_and_train_test_leakage(page: list[str], found: dict):
-    assert "repeated         1 whole pair (0.34%) and 1 source (line 25 is line 1)" in page
+    assert "repeated         1 identical pair (0.34%) and 1 source (line 25 is line 1)" in page
     assert "same sources     1 valid in train, 1 test in train, 0 test in valid" in page
-    aside = "ignoring case"
-    assert (
-        f"WARNING          valid in train: 1 source and 0 whole pairs, {aside} (line 4 is line 27)"
-        in page
-    )
-    assert (
-        f"WARNING          test in train: 1 source and 1 whole pair, {aside} (line 6 is line 29)"
-        in page
-    )
+    valid = "1 source and 0 identical pairs, ignoring case (line 4 is line 27)"
+    assert f"WARNING          valid in train: {valid}" in page
+    test = "1 source and 1 identical pair, ignoring case (line 6 is line 29)"
+    assert f"WARNING          test in train: {test}" in page
     assert found["overlap"]["valid in train"] == {
         "sources": {"count": 1, "examples": [[4, LEAKED]]},
         "pairs": {"count": 0, "examples": []},
@@ -240,7 +235,7 @@ def test_check_json_has_the_numbers_of_the_page(defective: Path):
     assert rows["training"].startswith(f"{run['training']['updates']} updates")
     assert f"({run['training']['padding']:.1%} padding)" in rows["training"]
     assert rows["scripts"].startswith(f"source Latin {train['src']['scripts']['Latin']:.1%}")
-    assert rows["repeated"].startswith(f"{train['repeated']['pairs']['count']} whole pair")
+    assert rows["repeated"].startswith(f"{train['repeated']['pairs']['count']} identical pair")
     assert f"{ratio['median']:.2f} in the median" in rows["length ratio"]
     for shape in longest["shapes"]:
         size = f"({shape['src_positions']} + {shape['tgt_positions']})"

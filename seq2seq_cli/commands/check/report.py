@@ -138,7 +138,8 @@ class Report:
         yield (
             "longest batches",
             f"{shapes} positions; an update takes {longest.seconds:.2f} s at most; peak memory "
-            f"{longest.peak_memory_mb:,.0f} MB, of which {longest.growth_mb:,.0f} MB for them",
+            f"{longest.peak_memory_mb:,.0f} MB, of which {longest.growth_mb:,.0f} MB for these "
+            "batches",
         )
         yield (
             "time",
@@ -160,7 +161,7 @@ class Report:
         for name, overlap in self.overlaps.items():
             if overlap.sources.count:
                 sources = counted(overlap.sources.count, "source")
-                pairs = counted(overlap.pairs.count, "whole pair")
+                pairs = counted(overlap.pairs.count, "identical pair")
                 text = f"{name}: {sources} and {pairs}, ignoring case{_examples(overlap.sources)}"
                 warnings.append((text, []))
         for name, vocabulary in self.vocabularies.items():
@@ -224,7 +225,7 @@ def _scripts(side: SideAudit) -> str:
 def _repeated(text: TextAudit) -> str:
     pairs, sources = text.repeated.pairs, text.repeated.sources
     return (
-        f"{counted(pairs.count, 'whole pair')} ({pairs.count / text.pairs:.2%}) and "
+        f"{counted(pairs.count, 'identical pair')} ({pairs.count / text.pairs:.2%}) and "
         f"{counted(sources.count, 'source')}{_examples(pairs if pairs.count else sources)}"
     )
 
