@@ -13,6 +13,11 @@ class Result(NamedTuple):
     stdout: str
     stderr: str
 
+    def ok(self) -> "Result":
+        """Return the result of a command that must succeed."""
+        assert self.exit_code == 0, self.stderr
+        return self
+
 
 def last_checkpoint(run: Path) -> Path:
     return max((run / "checkpoints").iterdir())

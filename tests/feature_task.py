@@ -27,7 +27,6 @@ def train_with_features(folder: Path, seq2seq: Command) -> Path:
         name: write_rows(folder / f"{name}.tsv", count, seed)
         for seed, (name, count) in enumerate({"train": 1_500, "valid": 30}.items())
     }
-    result = seq2seq("train", write_config(folder, config), "--run-dir", folder / "run")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("train", write_config(folder, config), "--run-dir", folder / "run").ok()
     assert "word, 3 of them features" in result.stderr
     return folder / "run"

@@ -26,8 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
     config["data"]["valid"] = write_pairs(folder, "valid", number_pairs(20, seed=5))
     config["tokenizer"] = {"kind": "word"}
     config["validation"] = {"every": 100, "unit": "steps", "metric": "loss", "decode": False}
-    result = seq2seq("train", write_config(folder, config), "--run-dir", folder / "mixed")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("train", write_config(folder, config), "--run-dir", folder / "mixed").ok()
     return folder
 
 
@@ -54,8 +53,7 @@ def test_attention_to_a_tag_is_shown_but_aligned_with_no_word(folder):
 def test_exports_say_how_to_give_a_tag(folder, seq2seq):
     """The tag is the first token there too, and then the same comes out."""
     mixed, output = folder / "mixed", folder / "ct2"
-    result = seq2seq("export", mixed, "--format", "ctranslate2", "--output", output)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("export", mixed, "--format", "ctranslate2", "--output", output).ok()
     readme = (output / "README.md").read_text()
     assert "knows the tags `<bt>`" in readme
     assert "`pieces = [tag, *pieces]`" in readme

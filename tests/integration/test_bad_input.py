@@ -322,8 +322,7 @@ def test_score_and_eval_count_skipped_pairs(trained, seq2seq, tmp_path):
     (run / "config.yaml").write_text(config.replace("on_bad_line: error", "on_bad_line: skip"))
     (tmp_path / "x.tsv").write_text("1\tone\nno tab\n2\ttwo\n")
     for verb in ("score", "eval"):
-        result = seq2seq(verb, run, "--pairs", tmp_path / "x.tsv")
-        assert result.exit_code == 0
+        result = seq2seq(verb, run, "--pairs", tmp_path / "x.tsv").ok()
         assert "x.tsv: skipped 1 lines that cannot be read" in result.stderr
     options = ("--json", "--worst", 2)
     report = json.loads(seq2seq("eval", run, "--pairs", tmp_path / "x.tsv", *options).stdout)

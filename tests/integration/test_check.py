@@ -98,8 +98,7 @@ def with_test_text(config: Path) -> tuple[str, Path, str, Path]:
 
 @pytest.fixture(scope="module")
 def page(defective: Path, seq2seq: Command) -> list[str]:
-    result = seq2seq("check", defective, *with_test_text(defective))
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("check", defective, *with_test_text(defective)).ok()
     return result.stdout.splitlines()
 
 
@@ -109,8 +108,7 @@ def found(defective: Path, seq2seq: Command) -> dict:
 
 
 def test_check_gives_no_warning_for_clean_text(clean: Path, seq2seq: Command):
-    result = seq2seq("check", clean, *with_test_text(clean))
-    assert result.exit_code == 0
+    result = seq2seq("check", clean, *with_test_text(clean)).ok()
     assert "WARNING" not in result.stdout
     assert "warnings         none" in result.stdout
     assert "encoding         UTF-8, no byte-order marks, lines end in LF" in result.stdout
@@ -194,8 +192,7 @@ def test_forms_that_equal_their_lemma_are_no_copies(clean: Path, seq2seq: Comman
     lines = [f"{word}\tN;SG\t{word}\n" for word in words]
     (tmp_path / "x.tsv").write_text("".join(lines))
     text = f"data.train={{pairs: {tmp_path / 'x.tsv'}, fields: [1, 3], features: 2}}"
-    result = seq2seq("check", clean, "--set", text, "--set", "data.valid=null")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("check", clean, "--set", text, "--set", "data.valid=null").ok()
     assert "sides that are equal" not in result.stdout
 
 

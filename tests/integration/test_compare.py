@@ -49,16 +49,14 @@ def test_a_source_that_occurs_twice_is_translated_once(trained, tmp_path, seq2se
     (tmp_path / "out").write_text("one\nfour\none\none\n")
     files = ("--src", tmp_path / "src", "--ref", tmp_path / "ref", "--hypotheses", tmp_path / "out")
     short = ("--set", "decoding.max_len_factor=0", "--set", "decoding.max_len_extra=2")
-    result = seq2seq("compare", trained, *files, *short)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("compare", trained, *files, *short).ok()
     assert result.stderr.startswith("1 translation hit the length limit")
     twice = seq2seq("compare", trained, trained, *files[:4], *short)
     assert twice.stderr == result.stderr  # a warning that two runs share is printed once
 
 
 def test_scores_are_those_of_eval(trained, damaged, text, seq2seq):
-    result = seq2seq("compare", trained, "--hypotheses", damaged, *text, "--json")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("compare", trained, "--hypotheses", damaged, *text, "--json").ok()
     report = json.loads(result.stdout)
     scores = json.loads(seq2seq("eval", trained, *text, "--json").stdout)
     assert (report["num_lines"], report["test"], report["trials"]) == (100, "randomization", 10_000)
@@ -97,8 +95,7 @@ def test_a_run_does_not_differ_from_itself_on_its_validation_text(trained, seq2s
 
 def test_a_file_of_text_may_be_named_after_the_archive_that_it_is_from(damaged, text, seq2seq):
     named = shutil.copy(damaged, damaged.parent / "corpus.tmx.en")
-    result = seq2seq("compare", "--hypotheses", damaged, "--hypotheses", named, *text)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("compare", "--hypotheses", damaged, "--hypotheses", named, *text).ok()
 
 
 def test_unusable_systems_are_refused(trained, numbers, damaged, text, seq2seq, tmp_path):
@@ -147,8 +144,7 @@ def test_eval_without_bootstrap_has_no_intervals(trained, text, seq2seq):
 
 def test_a_public_test_set_is_downloaded_once_and_scored(trained, public, text, seq2seq):
     options = ("--test-set", "numbers", "--langs", LANGS)
-    result = seq2seq("eval", trained, *options, "--json")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("eval", trained, *options, "--json").ok()
     found, expected = (
         json.loads(result.stdout),
         json.loads(seq2seq("eval", trained, *text, "--json").stdout),

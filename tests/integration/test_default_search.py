@@ -33,8 +33,7 @@ def config(tmp_path_factory) -> Path:
 def run(config, seq2seq: Command) -> Path:
     before = config.read_bytes()
     folder = config.parent / "run"
-    result = seq2seq("train", config, "--run-dir", folder)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("train", config, "--run-dir", folder).ok()
     *_, search, finished = result.stderr.splitlines()
     assert search.startswith("search: greedy: symbol_error_rate ")
     assert "; default: " in search and finished.startswith("finished after 24 updates")
@@ -48,9 +47,7 @@ def found(run: Path) -> dict:
 
 
 def translated(seq2seq: Command, run: Path, *options: object) -> str:
-    result = seq2seq("translate", run, "-i", run.parent / "valid.src", *options)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
+    return seq2seq("translate", run, "-i", run.parent / "valid.src", *options).ok().stdout
 
 
 def in_full(beam_size: int, length_penalty: float) -> tuple[object, ...]:
@@ -197,8 +194,7 @@ def test_a_run_that_time_has_ended_chooses_and_one_that_was_stopped_does_not(
 def test_no_choice_without_something_to_choose_and_translations(config, seq2seq, tmp_path, option):
     sets = [part for one in (*option.split(), "training.max_steps=1", "training.warmup_steps=1")
             for part in ("--set", one)]  # fmt: skip
-    result = seq2seq("train", config, "--run-dir", tmp_path / "run", *sets)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("train", config, "--run-dir", tmp_path / "run", *sets).ok()
     assert not (tmp_path / "run/search.json").exists()
 
 
@@ -215,8 +211,7 @@ def test_a_run_with_numbers_keeps_them(config, seq2seq, tmp_path):
     numbers = ("--set", "decoding.beam_size=1", "--set", "decoding.length_penalty=1.0")
     given = ("train", config, "--run-dir", tmp_path / "run", "--set", "training.max_steps=12")
     assert seq2seq(*given, *numbers).exit_code == 0
-    result = seq2seq(*given)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq(*given).ok()
     assert "is reset" not in result.stderr
     assert not (tmp_path / "run/search.json").exists()
 

@@ -56,8 +56,7 @@ def read_events(run: Path) -> EventAccumulator:
 
 
 def test_held_out_text_is_translated_correctly(trained, numbers, seq2seq):
-    result = seq2seq("translate", trained, "--input", numbers / "test.src")
-    assert result.exit_code == 0
+    result = seq2seq("translate", trained, "--input", numbers / "test.src").ok()
     translations = result.stdout.splitlines()
     references = (numbers / "test.tgt").read_text().splitlines()
     right = sum(a == b for a, b in zip(translations, references, strict=True))
@@ -104,8 +103,7 @@ def test_translate_writes_one_line_per_input_line(trained, seq2seq, tmp_path):
     """There are more lines than one chunk holds."""
     lines = hostile_lines(1_100)
     (tmp_path / "in").write_bytes(b"\n".join(lines))
-    result = seq2seq("translate", trained, "-i", tmp_path / "in", "-o", tmp_path / "out")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("translate", trained, "-i", tmp_path / "in", "-o", tmp_path / "out").ok()
     out = (tmp_path / "out").read_bytes()
     assert out.count(b"\n") == len(lines)
     for line, translation in zip(lines, out.split(b"\n"), strict=False):
@@ -247,8 +245,7 @@ def test_run_folder_can_be_moved(trained, seq2seq, tmp_path):
 
 def test_training_a_finished_run_does_nothing(trained, numbers, seq2seq):
     before = read_metrics(trained)
-    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", trained)
-    assert result.exit_code == 0
+    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", trained).ok()
     assert "finished after 240 updates (training.max_steps reached)" in result.stderr
     assert read_metrics(trained) == before
 
@@ -305,8 +302,7 @@ def test_early_stopping_after_patience_validations(numbers, seq2seq, tmp_path):
     settings = "validation={every: 5, unit: steps, metric: exact_match, patience: 2, decode: true}"
     options = ("--set", settings, "--set", "training.lr=1e-30")  # no weight changes
     run = tmp_path / "run"
-    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options)
-    assert result.exit_code == 0
+    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options).ok()
     assert "no better score within validation.patience" in result.stderr
     assert [p["step"] for p in read_metrics(run) if "valid/loss" in p] == [5, 10, 15]
     again = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options)
@@ -348,8 +344,7 @@ def test_resuming_with_changed_text_is_rejected(seq2seq, tmp_path, numbers):
 
 def test_check_prints_a_summary_and_writes_nothing(numbers, seq2seq, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = seq2seq("check", numbers / "numbers.yaml", "--set", "data.max_length=4")
-    assert result.exit_code == 0
+    result = seq2seq("check", numbers / "numbers.yaml", "--set", "data.max_length=4").ok()
     summary = result.stdout
     assert "over 4 tokens" in summary
     assert "source 14 word, target 14 word" in summary
@@ -377,8 +372,7 @@ def test_length_limit_is_learned_from_the_training_pairs(seq2seq, tmp_path):
     assert len(translation.split()) >= 42
     limit = ("--set=decoding.max_len_factor=2", "--allow-changed=decoding")
     more = ("--set=training.max_steps=90", *limit)
-    result = seq2seq("train", path, "--run-dir", run, *more)
-    assert result.exit_code == 0
+    result = seq2seq("train", path, "--run-dir", run, *more).ok()
     last = [point for point in read_metrics(run) if "valid/loss" in point][-1]
     assert 0 < last["valid/at_length_limit"] <= 20
     assert f"  at_length_limit {last['valid/at_length_limit']}" in result.stderr
@@ -386,8 +380,7 @@ def test_length_limit_is_learned_from_the_training_pairs(seq2seq, tmp_path):
 
 
 def test_vocab_writes_tokenizers_and_vocabulary_lists(numbers, seq2seq, tmp_path):
-    result = seq2seq("vocab", numbers / "numbers.yaml", "--output", tmp_path / "v")
-    assert result.exit_code == 0
+    result = seq2seq("vocab", numbers / "numbers.yaml", "--output", tmp_path / "v").ok()
     assert {path.name for path in (tmp_path / "v").iterdir()} == {
         "src.model",
         "src.vocab",
@@ -464,8 +457,7 @@ def _text_facts(seq2seq, numbers) -> tuple[dict, dict]:
 
 
 def test_invalid_utf8_on_the_command_line_is_translated(trained, seq2seq):
-    result = seq2seq("translate", trained, "1 \udcff 2")
-    assert result.exit_code == 0
+    result = seq2seq("translate", trained, "1 \udcff 2").ok()
     assert len(result.stdout.splitlines()) == 1
 
 
@@ -480,8 +472,7 @@ def test_run_files_respect_the_umask(trained, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_training_on_a_gpu(numbers, seq2seq, tmp_path):
     run = tmp_path / "run"
-    trained = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, "--device", "cuda")
-    assert trained.exit_code == 0
+    trained = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, "--device", "cuda").ok()
     assert "cuda (" in trained.stderr
     for device in ("cuda", "cpu"):
         result = seq2seq("eval", run, "--json", "--device", device)

@@ -43,9 +43,7 @@ def ensemble(config: Path, seq2seq: Command) -> Path:
 def trained(seq2seq: Command, config: Path, run: Path, *options: object) -> str:
     # It names processes, so that they are forks of one that has made the imports of all tests.
     one = ("--set", "training.processes=1", "--device", "cpu")
-    result = seq2seq("train", config, "--run-dir", run, *one, *options)
-    assert result.exit_code == 0, result.stderr
-    return result.stderr
+    return seq2seq("train", config, "--run-dir", run, *one, *options).ok().stderr
 
 
 def refused(seq2seq: Command, message: str, *arguments: object) -> None:
@@ -54,9 +52,7 @@ def refused(seq2seq: Command, message: str, *arguments: object) -> None:
 
 
 def answered(seq2seq: Command, *arguments: object) -> str:
-    result = seq2seq(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
+    return seq2seq(*arguments).ok().stdout
 
 
 def test_members_are_the_runs_of_their_seeds(config, ensemble, seq2seq, tmp_path):

@@ -92,8 +92,7 @@ def test_resumed_run_is_one_hparams_session_with_its_latest_options(
     run = tmp_path / "run"
     for step in (5, 12):  # once with a validation still to come
         train(load_config(config), run, hooks=stop_at(step))
-    result = seq2seq("train", config, "--run-dir", run, "--set", "training.max_steps=25")
-    assert result.exit_code == 0
+    seq2seq("train", config, "--run-dir", run, "--set", "training.max_steps=25").ok()
     found = sessions(tmp_path)
     assert found.keys() == {"run"}
     assert found["run"]["training.max_steps"] == 25

@@ -40,8 +40,7 @@ def with_corpora(folder: Path, *more: dict, name: str = "mixed.yaml", **data: ob
 
 
 def run(seq2seq: Command, *arguments: object) -> str:
-    result = seq2seq(*arguments)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq(*arguments).ok()
     return result.stdout + result.stderr
 
 

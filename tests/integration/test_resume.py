@@ -186,8 +186,7 @@ def test_resume_skips_a_damaged_checkpoint(config, whole, seq2seq, tmp_path, nam
         else:
             del content[place:]
         path.write_bytes(content)
-        result = seq2seq("train", config, "--run-dir", run)
-        assert result.exit_code == 0, result.stderr
+        result = seq2seq("train", config, "--run-dir", run).ok()
         assert "looking for the checkpoint before it" in result.stderr
         must_be_equal(run, whole)
 
@@ -220,8 +219,7 @@ def test_damage_costs_no_other_checkpoint_and_no_best_model(config, seq2seq, tmp
         (RunFolder(run).checkpoint(step) / "weights.safetensors").write_bytes(b"damaged")
     before = files_in(run)
     given = [word for option in kept for word in ("--set", option)]
-    result = seq2seq("train", config, "--run-dir", run, *given, *option("max_steps", 13))
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("train", config, "--run-dir", run, *given, *option("max_steps", 13)).ok()
     after = files_in(run)
     assert list(RunFolder(run).all_checkpoints()) == [13, 12, 8, 4]
     for path, content in before.items():
@@ -242,8 +240,7 @@ def test_damaged_checkpoint_does_not_count_for_keep_last(config, seq2seq, tmp_pa
     train(load_config(config), run, hooks=stop_at(16))
     assert list(RunFolder(run).all_checkpoints()) == [16, 12]
     (last_checkpoint(run) / "state.json").write_bytes(b"")
-    result = seq2seq("train", config, "--run-dir", run)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("train", config, "--run-dir", run).ok()
 
 
 def test_run_folder_is_locked_during_training(config, seq2seq, tmp_path):
@@ -283,8 +280,7 @@ def test_a_trainer_that_is_ending_is_waited_for(tmp_path, caplog):
 def test_best_score_is_reset_where_validation_means_something_else(config, seq2seq, tmp_path, name):
     run = begun(config, tmp_path / "run", 12)
     given = ("--set", name, "--allow-changed", name.partition("=")[0])
-    result = seq2seq("train", config, "--run-dir", run, *given, *option("max_steps", 16))
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("train", config, "--run-dir", run, *given, *option("max_steps", 16)).ok()
     assert "validation changed; the best score so far is reset" in result.stderr
 
 
@@ -444,8 +440,7 @@ def test_changed_training_text_starts_a_new_epoch(seq2seq, tmp_path):
     write_pairs(tmp_path, "train", number_pairs(3_000, seed=5))
     more = ("train", config, "--run-dir", run, *option("max_steps", 12))
     assert "allow it with train --allow-changed data.train" in seq2seq(*more).stderr
-    result = seq2seq(*more, "--allow-changed", "data.train")
-    assert result.exit_code == 0
+    result = seq2seq(*more, "--allow-changed", "data.train").ok()
     assert "the training data changed; a new epoch starts" in result.stderr
     state = json.loads((last_checkpoint(run) / "state.json").read_text())
     assert (state["step"], state["epoch"], state["position"]) == (12, 2, 2)
@@ -460,8 +455,9 @@ def test_fine_tuning_starts_from_the_best_weights(config, whole, seq2seq, tmp_pa
     settings["tokenizer"]["reuse"] = None
     settings["training"] |= {"max_steps": 5, "warmup_steps": 0, "freeze": ["encoder"]}
     config, run = write_config(tmp_path, settings), tmp_path / "run"
-    result = seq2seq("train", config, "--run-dir", run, "--from", whole, *option("keep_last", 9))
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq(
+        "train", config, "--run-dir", run, "--from", whole, *option("keep_last", 9)
+    ).ok()
     assert (
         "learning a new vocabulary, because the config sets tokenizer.reuse: null" in result.stderr
     )
@@ -499,8 +495,7 @@ def test_fine_tuning_validates_after_every_epoch(whole, seq2seq, tmp_path):
     }
     training = {"device": "cpu", "processes": 1}
     config = write_config(tmp_path, {"data": data, "training": training})
-    result = seq2seq("train", config, "--run-dir", tmp_path / "run", "--from", whole)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("train", config, "--run-dir", tmp_path / "run", "--from", whole).ok()
     points = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert [point["step"] for point in points if "valid/loss" in point] == [1, 2, 3, 4, 5]
 
@@ -513,8 +508,7 @@ def test_fine_tuning_takes_the_vocabulary_unless_told_otherwise(config, whole, s
     settings["training"]["max_steps"] = 8
     config, run = write_config(tmp_path, settings), tmp_path / "run"
     train = ("train", config, "--run-dir", run)
-    result = seq2seq(*train, "--from", whole)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq(*train, "--from", whole).ok()
     assert f"--from {whole}: reusing its vocabulary" in result.stderr
     assert "learning the vocabulary" not in result.stderr
     for name in ("src.model", "tgt.model"):
@@ -551,8 +545,7 @@ def test_same_text_under_another_path_is_no_change(config, whole, seq2seq, tmp_p
     run = begun(config, tmp_path / "run", 13)
     elsewhere = write_config(tmp_path, settings)
     monkeypatch.chdir(tmp_path)
-    result = seq2seq("train", elsewhere.name, "--run-dir", "run")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("train", elsewhere.name, "--run-dir", "run").ok()
     assert "a new epoch" not in result.stderr
     must_be_equal(run, whole)
     assert yaml.safe_load(Path("run/config.yaml").read_text())["data"]["train"] == {
@@ -656,8 +649,7 @@ def test_clock_set_back_hides_no_point_in_tensorboard(config, whole, tmp_path):
 
 
 def test_verify_resume_compares_whole_runs(config, whole, seq2seq, tmp_path):
-    result = seq2seq("verify-resume", config, "--steps", 7, "--interruptions", 1)
-    assert result.exit_code == 0, result.stdout + result.stderr
+    result = seq2seq("verify-resume", config, "--steps", 7, "--interruptions", 1).ok()
     assert "resuming is exact here" in result.stdout
     other = tmp_path / "other"
     assert seq2seq("train", config, "--run-dir", other, *option("seed", 2)).exit_code == 0

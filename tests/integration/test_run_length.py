@@ -51,8 +51,7 @@ def test_auto_warmup_is_a_tenth_of_a_short_run(config, seq2seq: Command, tmp_pat
     """It also holds if max_epochs ends the run before the default of 1,000 updates."""
     run = tmp_path / "run"
     given = options(max_epochs=2, schedule=schedule, lr=1e-2)
-    result = seq2seq("train", config, "--run-dir", run, *given)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("train", config, "--run-dir", run, *given).ok()
     assert "56 updates (max_epochs), 2.0 epochs" in result.stderr
     assert "after 5 updates of warm-up" in result.stderr
     assert "finished after 56 updates (training.max_epochs reached)" in result.stderr
@@ -82,8 +81,7 @@ def test_last_model_of_a_run_that_is_ended_by_a_new_limit_is_validated(
     assert not (run / "model.safetensors").exists()
     command = ("train", config, "--run-dir", run, *options(warmup_steps=1, max_steps=3))
     for _ in range(2):
-        ended = seq2seq(*command)
-        assert ended.exit_code == 0, ended.stderr
+        ended = seq2seq(*command).ok()
         assert "finished after 3 updates (training.max_steps reached)" in ended.stderr
         assert list(points(run, "valid/loss")) == [3]
         assert (run / "model.safetensors").is_file()
@@ -128,8 +126,7 @@ def test_extended_run_keeps_its_auto_warmup(config, seq2seq: Command, tmp_path):
 
 def test_max_hours_ends_a_run_and_can_be_raised(config, seq2seq: Command, tmp_path):
     train = ("train", config, "--run-dir", tmp_path / "run")
-    result = seq2seq(*train, *options(max_steps=40, max_hours=1e-9))
-    assert result.exit_code == 0
+    result = seq2seq(*train, *options(max_steps=40, max_hours=1e-9)).ok()
     assert "40 updates (max_steps) or as many as fit into 1e-09 hours" in result.stderr
     assert "stopped after 1 of 40 updates (training.max_hours reached" in result.stderr
     assert "to finish: the same command with --set training.max_hours=" in result.stderr

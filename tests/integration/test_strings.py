@@ -96,8 +96,7 @@ def test_eval_of_strings_counts_what_is_right_and_what_is_wrong(classifier, seq2
 def test_an_average_has_the_scores_of_strings(trained_a_little, seq2seq, tmp_path, monkeypatch):
     run = trained_a_little("classification", **{"training.save_every": 1})
     monkeypatch.chdir(ROOT)  # where its validation text is
-    result = seq2seq("average", run, "--last", 2, "--output", tmp_path / "average.safetensors")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("average", run, "--last", 2, "--output", tmp_path / "average.safetensors").ok()
     assert "symbol_error_rate" in result.stdout
     assert "bleu" not in result.stdout and "chrf" not in result.stdout
 

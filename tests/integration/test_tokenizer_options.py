@@ -43,8 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, seq2seq: Command) -> Path:
-    result = seq2seq("train", folder / "numbers.yaml", "--run-dir", folder / "run")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("train", folder / "numbers.yaml", "--run-dir", folder / "run").ok()
     assert "bpe, shared by both sides" in result.stderr
     return folder / "run"
 
@@ -65,8 +64,7 @@ def test_run_with_normalization_per_side_can_be_resumed_and_reused(run, folder, 
     assert seq2seq("train", config, "--run-dir", run, *more).exit_code == 0
     short = ("--set", "training.max_steps=2", "--set", "training.warmup_steps=1")
     reuse = ("--set", f"tokenizer.reuse={run}", "--from", run)
-    result = seq2seq("train", config, "--run-dir", tmp_path / "run", *short, *reuse)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("train", config, "--run-dir", tmp_path / "run", *short, *reuse).ok()
     assert "0 new tokens are initialized randomly" in result.stderr
     for name in ("src.model", "tgt.model"):
         assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
@@ -77,16 +75,14 @@ def test_run_with_normalization_per_side_can_be_resumed_and_reused(run, folder, 
 
 
 def test_vocab_writes_a_file_for_each_normalization(folder, seq2seq, tmp_path):
-    result = seq2seq("vocab", folder / "numbers.yaml", "--output", tmp_path / "v")
-    assert result.exit_code == 0
+    result = seq2seq("vocab", folder / "numbers.yaml", "--output", tmp_path / "v").ok()
     written = {path.name for path in (tmp_path / "v").iterdir()}
     assert written == {"src.model", "src.vocab", "tgt.model", "tgt.vocab"}
     assert TAG in (tmp_path / "v/tgt.vocab").read_text().splitlines()
     assert f"  ▁ {TAG} ▁n ▁ " in result.stdout
     same = ("--set", "tokenizer.normalization=nfkc_cf")
     for options, names in ((same, {"tokenizer"}), ((), {"src", "tgt"})):
-        result = seq2seq("vocab", folder / "numbers.yaml", "--output", tmp_path / "v", *options)
-        assert result.exit_code == 0
+        seq2seq("vocab", folder / "numbers.yaml", "--output", tmp_path / "v", *options).ok()
         written = {path.name for path in (tmp_path / "v").iterdir()}
         assert written == {f"{name}.{end}" for name in names for end in ("model", "vocab")}
 
@@ -113,8 +109,7 @@ def letters_to_words(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command)
     config = numbers_config(folder, **FAST, max_steps=200)
     config["tokenizer"] = {"kind": {"src": "char", "tgt": "word"}}
     path = write_config(folder, config)
-    result = seq2seq("train", path, "--run-dir", folder / "run")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("train", path, "--run-dir", folder / "run").ok()
     assert " char, target 14 word" in result.stderr
     return folder / "run"
 
@@ -133,8 +128,7 @@ def test_each_side_has_tokens_of_its_own_kind(letters_to_words, seq2seq):
     assert (written.kind.src, written.kind.tgt, written.shared) == ("char", "word", False)
     more = ("--set", "training.max_steps=201")
     config = letters_to_words.parent / "numbers.yaml"
-    again = seq2seq("train", config, "--run-dir", letters_to_words, *more)
-    assert again.exit_code == 0, again.stderr
+    seq2seq("train", config, "--run-dir", letters_to_words, *more).ok()
 
 
 def test_sizes_of_the_sides_differ(folder, seq2seq, tmp_path):

@@ -349,8 +349,7 @@ def test_sigterm_ends_all_processes_without_a_warning(trained):
 def test_a_sentence_that_is_the_name_of_a_file_is_pointed_out(trained, seq2seq, tmp_path):
     file = tmp_path / "test.src"
     file.write_text("1 2\n")
-    result = seq2seq("translate", trained, file)
-    assert result.exit_code == 0
+    result = seq2seq("translate", trained, file).ok()
     assert f"{file} is translated as a sentence; use --input to translate the file" in result.stderr
 
 

@@ -59,8 +59,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_parts_are_the_text_and_share_no_source(text, seq2seq):
-    result = seq2seq("init", text, "--valid-size", 40, "--test-size", 30, "--yes")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("init", text, "--valid-size", 40, "--test-size", 30, "--yes").ok()
     parts = {part: read_part(Path("mine"), part) for part in ("train", "valid", "test")}
     assert sorted(pair for part in parts.values() for pair in part) == sorted(PAIRS)
     sources = [{src.lower() for src, _ in pairs} for pairs in parts.values()]
@@ -104,8 +103,7 @@ def test_features_are_split_off_with_their_sources(text, seq2seq):
             for tag in ("PST", "NOM(2,PL)", "3,SG")]  # fmt: skip
     Path("all.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     options = ("--fields", 1, 3, "--features", 2, "--valid-size", 20, "--yes")
-    result = seq2seq("init", "all.tsv", *options)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("init", "all.tsv", *options).ok()
     assert "source           1.0 words" in result.stdout
     parts = {part: read_part(Path("mine"), part) for part in ("train", "valid", "test")}
     written = sorted((*src.split("\t"), tgt) for part in parts.values() for src, tgt in part)
@@ -115,13 +113,11 @@ def test_features_are_split_off_with_their_sources(text, seq2seq):
     config = load_config(Path("mine.yaml"), is_given_now=True)
     assert config.train_text.has_features
     assert config.tokenizer.kind.src == "char"
-    result = seq2seq("vocab", "mine.yaml", "--output", "vocabulary")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("vocab", "mine.yaml", "--output", "vocabulary").ok()
     entries = Path("vocabulary/tokenizer.vocab").read_text().splitlines()
     features = [entry for entry in entries if entry.startswith("<feature ")]
     assert features == [f"<feature {name}>" for name in ("3", "NOM(2,PL)", "PST", "SG", "V")]
-    given = seq2seq("init", "all.tsv", *options[:5], "--valid-size", 0, "--yes", "-o", "whole.yaml")
-    assert given.exit_code == 0, given.stderr
+    seq2seq("init", "all.tsv", *options[:5], "--valid-size", 0, "--yes", "-o", "whole.yaml").ok()
     assert load_config(Path("whole.yaml"), is_given_now=True).train_text.corpora[0].features == "2"
 
 
@@ -129,8 +125,7 @@ def test_answers_and_options_write_the_same(text, seq2seq):
     options = ("--valid-size", 20, "--test-size", 10, "--hours", 0)
     assert seq2seq("init", text, *options, "--yes").exit_code == 0
     written = {path: path.read_bytes() for path in (Path("mine.yaml"), Path("mine/valid.src"))}
-    asked = seq2seq("init", text, stdin="20\n10\n0\ny\n")
-    assert asked.exit_code == 0, asked.stderr
+    asked = seq2seq("init", text, stdin="20\n10\n0\ny\n").ok()
     assert "Overwrite mine.yaml and mine/valid.src" in asked.stdout
     assert {path: path.read_bytes() for path in written} == written
 
@@ -154,8 +149,7 @@ def test_existing_validation_text_is_used(text, seq2seq):
         ("a.yaml", ("--valid", "valid.tsv", "--yes"), None),
         ("b.yaml", (), "valid.tsv\n0\n"),
     ):
-        result = seq2seq("init", text, "-o", output, *arguments, stdin=stdin)
-        assert result.exit_code == 0, result.stderr
+        seq2seq("init", text, "-o", output, *arguments, stdin=stdin).ok()
         config = load_config(Path(output), is_given_now=True)
         assert config.train_text.files == (text,)
         assert config.valid_text is not None
@@ -262,8 +256,7 @@ def test_existing_validation_text_is_used(text, seq2seq):
 )
 def test_options_follow_from_the_text(text, seq2seq, pairs, expected):
     write_tsv(text, pairs)
-    result = seq2seq("init", text, "--valid-size", 0, "--yes")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("init", text, "--valid-size", 0, "--yes").ok()
     config = load_config(Path("mine.yaml"), is_given_now=True)
     options = {
         **config.tokenizer.model_dump(),
@@ -325,8 +318,7 @@ def test_nothing_is_written_if_the_time_trial_fails(text, seq2seq):
 
 def test_config_is_checked_and_trained(text, seq2seq):
     assert seq2seq("init", text, "--valid-size", 10, "--test-size", 10, "--yes").exit_code == 0
-    result = seq2seq("vocab", "mine.yaml")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("vocab", "mine.yaml").ok()
     assert "bpe entries" in result.stdout
 
 
@@ -367,8 +359,9 @@ def test_presets_train_with_paths_given_on_the_command_line(text, seq2seq):
 
 
 def test_answers_that_cannot_be_used_are_asked_for_again(text, seq2seq):
-    result = seq2seq("init", text, stdin="-5\nvalit.tsv\n1e3\n20\n-2\nfew\n10\n-1\nnan\n2h\n0\n")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq(
+        "init", text, stdin="-5\nvalit.tsv\n1e3\n20\n-2\nfew\n10\n-1\nnan\n2h\n0\n"
+    ).ok()
     assert result.stdout.count("Error: ") == 8
     assert "there is no file valit.tsv" in result.stdout
     assert "2h is not a number of hours" in result.stdout
@@ -400,8 +393,7 @@ def test_problems_are_named_before_the_text_is_read_or_written(text, seq2seq):
 def test_the_example_is_the_quickstart(seq2seq, tmp_path, monkeypatch):
     """Its files are those of the repository, and its config finds its text."""
     monkeypatch.chdir(tmp_path)
-    result = seq2seq("init", "--example")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("init", "--example").ok()
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(written) == 9
     for path in written:
@@ -428,8 +420,7 @@ def test_the_example_overwrites_nothing_without_asking(seq2seq, tmp_path):
 def test_init_says_that_there_is_no_validation_text(text, seq2seq):
     """One pair in twenty is set aside: none of ten."""
     write_tsv(text, PAIRS[:1])
-    result = seq2seq("init", text, "--yes")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("init", text, "--yes").ok()
     assert "note             no validation text" in result.stdout
     assert "training text    1 pair; dropped" in result.stdout
     write_tsv(text, PAIRS)
@@ -437,8 +428,7 @@ def test_init_says_that_there_is_no_validation_text(text, seq2seq):
 
 
 def test_the_folder_of_the_config_is_made_even_if_no_pairs_are_held_out(text, seq2seq):
-    result = seq2seq("init", text, "--valid-size", 0, "--output", "new/folder/mine.yaml", "--yes")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("init", text, "--valid-size", 0, "--output", "new/folder/mine.yaml", "--yes").ok()
     load_config(Path("new/folder/mine.yaml"), is_given_now=True)
 
 

@@ -66,16 +66,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(config: Path, seq2seq: Command) -> Path:
-    result = seq2seq("train", config, "--run-dir", config.parent / "run")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("train", config, "--run-dir", config.parent / "run").ok()
     assert "tokenizer.vocab_size 600, for 40 pairs" in result.stderr
     return config.parent / "run"
 
 
 def test_a_run_keeps_the_number(config, run, seq2seq):
     assert load_config(run / "config.yaml").tokenizer.vocab_size.src == 600
-    again = seq2seq("train", config, "--run-dir", run, "--set", "training.max_steps=3")
-    assert again.exit_code == 0, again.stderr
+    seq2seq("train", config, "--run-dir", run, "--set", "training.max_steps=3").ok()
     asked = seq2seq("train", config, "--run-dir", run, "--set", "tokenizer.vocab_size=700")
     assert asked.exit_code == 2
     assert "tokenizer.vocab_size: 600 in the run, 700 now" in asked.stderr
@@ -104,8 +102,7 @@ def test_both_directions_have_the_vocabulary_of_one(tmp_path):
 def test_a_reused_vocabulary_keeps_its_size(config, run, seq2seq, tmp_path, how):
     options = ("--from", run) if how == "from" else ("--set", f"tokenizer.reuse={run}")
     options += ("--set", "tokenizer.vocab_size=auto")
-    result = seq2seq("train", config, "--run-dir", tmp_path / "run", *options)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("train", config, "--run-dir", tmp_path / "run", *options).ok()
     tokenizer = load_config(tmp_path / "run/config.yaml").tokenizer
     reused = load_tokenizers(RunFolder(run), tokenizer)
     assert tokenizer.reuse == run

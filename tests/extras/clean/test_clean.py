@@ -94,8 +94,7 @@ def lines_of(path: Path) -> list[str]:
 def test_every_planted_fault_is_found_and_nothing_else(planted, seq2seq: Command, tmp_path):
     outputs = ("-o", tmp_path / "x.de", "-o", tmp_path / "x.en", "--rejected", tmp_path / "no.tsv")
     text = (planted / "a.de", planted / "a.en", "--against", planted / "test.tsv")
-    result = seq2seq("clean", *text, *outputs, "--json", "--examples", 1)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("clean", *text, *outputs, "--json", "--examples", 1).ok()
     kinds, src, tgt = (lines_of(planted / name) for name in ("kinds", "a.de", "a.en"))
     rejected = [line.split("\t") for line in lines_of(tmp_path / "no.tsv")]
     found = {int(line): rule for rule, line, *_ in rejected}
@@ -152,8 +151,7 @@ def test_clean_text_stays_as_it_is(seq2seq: Command, tmp_path: Path):
 def test_features_and_unreadable_lines_are_kept_apart(seq2seq: Command, tmp_path: Path):
     (tmp_path / "in.tsv").write_bytes(b"go\tV;PST\tgo\nsee\tV;PST\tsaw\n\xff\tV\tx\nonly\n")
     columns = ("--fields", 1, 3, "--features", 2)
-    result = seq2seq("clean", tmp_path / "in.tsv", *columns, "-o", tmp_path / "out.tsv")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("clean", tmp_path / "in.tsv", *columns, "-o", tmp_path / "out.tsv").ok()
     assert lines_of(tmp_path / "out.tsv") == ["go\tgo\tV;PST", "see\tsaw\tV;PST"]
     rows = [line.split("\t") for line in lines_of(tmp_path / "out.rejected.tsv")]
     assert [row[:2] for row in rows] == [["unreadable", "3"], ["unreadable", "4"]]

@@ -46,8 +46,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path
     assert seq2seq("train", folder / "config.yaml", "--run-dir", folder / "run").exit_code == 0
     for name in ("ctranslate2", "argos"):
         output = folder / ("quick.argosmodel" if name == "argos" else name)
-        done = seq2seq("export", folder / "run", "--format", name, "-o", output)
-        assert done.exit_code == 0, done.stderr
+        seq2seq("export", folder / "run", "--format", name, "-o", output).ok()
     return folder
 
 
@@ -86,8 +85,7 @@ def copied(source: Path, target: Path, *, version: int = 6, **config: object) ->
 def test_greedy_translations_equal_ctranslate2s(
     kind: str | None, converted: Path, tmp_path: Path, seq2seq: Command
 ) -> None:
-    result = seq2seq("import", converted / str(kind), tmp_path / "run")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("import", converted / str(kind), tmp_path / "run").ok()
     assert re.search(r"(100|9\d) of 100 greedy translations equal CTranslate2's", result.stdout)
     assert ("dequantized" in result.stdout) == (kind in ("int8", "int16"))
     assert "dialect: CTranslate2" in result.stdout
@@ -104,8 +102,7 @@ def test_a_model_whose_encoder_sees_no_eos(
     for side in ("encoder", "decoder"):
         file.variables.pop(f"{side}/position_encodings/encodings")
     write_model_file(file, source / "model.bin")
-    result = seq2seq("import", source, tmp_path / "run")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("import", source, tmp_path / "run").ok()
     assert "100 of 100 greedy translations equal CTranslate2's" in result.stdout
     options = load_config(tmp_path / "run" / "config.yaml").model
     assert (options.source_eos, options.position_offset) == (False, 1)
@@ -213,8 +210,7 @@ def test_an_exported_run_comes_back(exported: Path, tmp_path: Path, seq2seq: Com
     expected = seq2seq("translate", exported / "run", *options, stdin=lines).stdout
     for name in ("ctranslate2", "quick.argosmodel"):
         run = tmp_path / name
-        result = seq2seq("import", exported / name, run)
-        assert result.exit_code == 0, result.stderr
+        result = seq2seq("import", exported / name, run).ok()
         assert "100 of 100 greedy translations equal CTranslate2's" in result.stdout
         assert seq2seq("translate", run, *options, stdin=lines).stdout == expected
     config = load_config(tmp_path / "quick.argosmodel" / "config.yaml")
@@ -235,10 +231,8 @@ def test_rotary_models_and_tags_come_back(tmp_path: Path, seq2seq: Command) -> N
     assert seq2seq("train", tmp_path / "config.yaml", "--run-dir", tmp_path / "run").exit_code == 0
     package, again = tmp_path / "tagged.argosmodel", tmp_path / "again"
     flags = ("--format", "argos", "--tag", "<a>", "-o", package)
-    done = seq2seq("export", tmp_path / "run", *flags)
-    assert done.exit_code == 0, done.stderr
-    result = seq2seq("import", package, again)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("export", tmp_path / "run", *flags).ok()
+    result = seq2seq("import", package, again).ok()
     assert "100 of 100 greedy translations equal CTranslate2's" in result.stdout
     options = load_config(again / "config.yaml")
     assert (options.model.positions, options.decoding.tag) == ("rotary", "<a>")

@@ -105,8 +105,7 @@ def domain(tmp_path_factory) -> Path:
 
 
 def trimmed(seq2seq, run: Path, text: Path, output: Path) -> Path:
-    result = seq2seq("trim", run, "--text", text, "--output", output)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("trim", run, "--text", text, "--output", output).ok()
     return output
 
 
@@ -148,8 +147,7 @@ def test_a_trimmed_run_translates_scores_and_is_trimmed_again(all_runs, domain, 
     lines = "".join(f"{line}\n" for line in DOMAIN)
     for name, run in all_runs.items():
         small = trimmed(seq2seq, run, domain, tmp_path / name)
-        result = seq2seq("translate", small, stdin=lines)
-        assert result.exit_code == 0, result.stderr
+        result = seq2seq("translate", small, stdin=lines).ok()
         assert len(result.stdout.splitlines()) == len(DOMAIN)
         assert seq2seq("eval", small, "--pairs", domain, "--json").exit_code == 0
         again = trimmed(seq2seq, small, domain, tmp_path / f"{name} again")
@@ -164,14 +162,12 @@ def test_trimmed_vocabularies_of_our_own_are_exported(
 ):
     """`export` compares tokens, also of lines with ▁, which the written model itself quotes."""
     run = trimmed(seq2seq, all_runs[name], domain, tmp_path / "small")
-    result = seq2seq("export", run, "--format", file_format, "-o", tmp_path / "out")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("export", run, "--format", file_format, "-o", tmp_path / "out").ok()
 
 
 def test_an_untrimmed_imported_run_translates_and_evaluates(all_runs, domain, seq2seq):
     """Tags at the start of a line are read, also where a line is several sentences."""
-    result = seq2seq("translate", all_runs["imported"], stdin=f"{TAG} der Hund\nein Haus\n")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("translate", all_runs["imported"], stdin=f"{TAG} der Hund\nein Haus\n").ok()
     assert len(result.stdout.splitlines()) == 2
     assert seq2seq("eval", all_runs["imported"], "--pairs", domain, "--json").exit_code == 0
     translator = Translator.load(all_runs["imported"], "cpu")
@@ -259,8 +255,7 @@ def test_fine_tuning_keeps_the_rows_of_missing_tokens(all_runs, domain, seq2seq,
             yaml.safe_dump({"data": {"train": {"pairs": str(domain)}}, "training": training})
         )
         run = tmp_path / optimizer
-        result = seq2seq("train", config, "--run-dir", run, "--from", all_runs["imported"])
-        assert result.exit_code == 0, result.stderr
+        seq2seq("train", config, "--run-dir", run, "--from", all_runs["imported"]).ok()
         weights = load_file(run / "model.safetensors")
         before = load_file(all_runs["imported"] / "model.safetensors")
         assert weights.keys() == before.keys()
@@ -275,7 +270,7 @@ def test_fine_tuning_keeps_the_rows_of_missing_tokens(all_runs, domain, seq2seq,
             RunFolder(run), TokenizerConfig(kind="spm_vocab", vocab_size=10_000)
         )
         assert tokenizers.src.tag_ids(TAG)
-        again = seq2seq(
+        seq2seq(
             "train",
             config,
             "--run-dir",
@@ -286,8 +281,7 @@ def test_fine_tuning_keeps_the_rows_of_missing_tokens(all_runs, domain, seq2seq,
             "training.max_steps=4",
             "--allow-changed",
             "training.max_steps",
-        )
-        assert again.exit_code == 0, again.stderr
+        ).ok()
 
 
 def test_a_model_that_forgets_is_not_kept(all_runs, domain, seq2seq, tmp_path):

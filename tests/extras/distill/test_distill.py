@@ -57,9 +57,11 @@ def student(trained, mono, seq2seq, tmp_path_factory) -> Path:
 
 
 def distilled(seq2seq: Command, teacher: Path, source: Path, output: Path, *options: object) -> str:
-    result = seq2seq("distill", teacher, "--src", source, "--output", output, *STUDENT, *options)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
+    return (
+        seq2seq("distill", teacher, "--src", source, "--output", output, *STUDENT, *options)
+        .ok()
+        .stdout
+    )
 
 
 def rows_of(path: Path) -> list[dict[str, object]]:
@@ -87,8 +89,7 @@ def test_interruptions_in_every_stage_change_nothing(trained, seq2seq, mono, stu
     end("step-00000010", signal.SIGINT)
     end("step-00000020", signal.SIGKILL)
     end("model.safetensors", signal.SIGKILL)
-    made = seq2seq(*command)
-    assert made.exit_code == 0, made.stderr
+    made = seq2seq(*command).ok()
     assert differing_results(output, student) == []
     names = ("source.jsonl", "pairs.jsonl", "rejected.jsonl", "part-1", "part-2", "part-3")
     for name in ("model.safetensors", *(f"distilled/{name}" for name in names)):
@@ -202,8 +203,7 @@ def test_tags_and_features_are_kept(seq2seq, tmp_path):
     config["data"] = {"train": tagged, "valid": valid}
     config["decoding"] = {"tag": "<x>"}
     teacher = folder / "teacher"
-    result = seq2seq("train", write_config(folder, config), "--run-dir", teacher)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("train", write_config(folder, config), "--run-dir", teacher).ok()
     lines = [
         {"src": line, "features": f"NUM;{language}"} | ({"tag": "<y>"} if number % 3 else {})
         for number, line in enumerate(LINES[:120])
@@ -231,8 +231,7 @@ def test_an_ensemble_teaches_and_real_pairs_are_mixed_in(trained, seq2seq, mono,
     given = ("--pairs", real["src"], "--pairs", real["tgt"], "--pairs-weight", 2)
     output = tmp_path / "student"
     teachers = ("distill", trained, trained, "--src", mono, "--output", output)
-    result = seq2seq(*teachers, *STUDENT, *given, "--beam-size", 2)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq(*teachers, *STUDENT, *given, "--beam-size", 2).ok()
     translated, mixed = yaml.safe_load((output / "config.yaml").read_text())["data"]["train"]
     assert translated["pairs"] == str(output / "distilled/pairs.jsonl")
     assert (mixed["src"], mixed["tgt"], mixed["weight"]) == (real["src"], real["tgt"], 2)
@@ -247,8 +246,7 @@ def test_a_config_replaces_the_generated_one(trained, numbers, seq2seq, mono, tm
     config = numbers_config(tmp_path, 50, max_steps=10, warmup_steps=2)
     path = write_config(tmp_path, config, "student.yaml")
     given = ("distill", trained, "--src", mono, "--output", tmp_path / "run", "--config", path)
-    result = seq2seq(*given, "--set", "model.d_ff=32", "--set", "decoding.beam_size=2")
-    assert result.exit_code == 0, result.stderr
+    seq2seq(*given, "--set", "model.d_ff=32", "--set", "decoding.beam_size=2").ok()
     saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     assert [corpus.get("pairs") is None for corpus in saved["data"]["train"]] == [False, True]
     assert (saved["model"]["d_model"], saved["model"]["d_ff"]) == (64, 32)
@@ -287,8 +285,7 @@ def test_an_imported_teacher_needs_no_text_of_its_own(seq2seq, tmp_path):
     command = ("distill", teacher, "--src", real["src"], "--output", output, *STUDENT, *drawn)
     missing = seq2seq(*command)
     assert (missing.exit_code, "--valid" in missing.stderr) == (2, True)
-    made = seq2seq(*command, *(word for option in given for word in option))
-    assert made.exit_code == 0, made.stderr
+    seq2seq(*command, *(word for option in given for word in option)).ok()
     config = yaml.safe_load((output / "config.yaml").read_text())
     assert config["tokenizer"]["kind"] != "spm_vocab"
     assert config["data"]["languages"] == {"src": "de", "tgt": "en"}

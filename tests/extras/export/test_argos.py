@@ -60,8 +60,7 @@ def use(
 
 
 def export(seq2seq: Command, run: Path, output: Path, *options: object) -> str:
-    result = seq2seq("export", run, "--format", "argos", "-o", output, *options)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("export", run, "--format", "argos", "-o", output, *options).ok()
     assert list(output.parent.glob(".*")) == list(output.parent.glob("tmp*")) == []
     return result.stdout
 
@@ -117,8 +116,7 @@ def tagged(seq2seq, tmp_path_factory) -> Path:
             data[part].append({**write_pairs(folder, f"{part}{step}", some), "tag": tag})
     config["data"] = data
     config["tokenizer"] = {"kind": "unigram", "vocab_size": 300}
-    result = seq2seq("train", write_config(folder, config), "--run-dir", folder / "run")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("train", write_config(folder, config), "--run-dir", folder / "run").ok()
     return folder / "run"
 
 
@@ -177,8 +175,7 @@ def test_two_vocabularies(tokenizer, seq2seq, tmp_path):
     config = numbers_config(tmp_path, **FAST, max_steps=50)
     config["tokenizer"] = tokenizer
     run = tmp_path / "run"
-    trained = seq2seq("train", write_config(tmp_path, config), "--run-dir", run)
-    assert trained.exit_code == 0, trained.stderr
+    seq2seq("train", write_config(tmp_path, config), "--run-dir", run).ok()
     package = tmp_path / "x.argosmodel"
     assert "translations of validation" in export(seq2seq, run, package, "--langs", "de-en")
 

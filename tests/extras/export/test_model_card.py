@@ -17,8 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def card_of(seq2seq: Command, run, folder, *options: object) -> tuple[ModelCard, str]:
-    result = seq2seq("export", run, "--format", "ctranslate2", "-o", folder, *options)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("export", run, "--format", "ctranslate2", "-o", folder, *options).ok()
     card = ModelCard.load(folder / "README.md")
     return card, card.text
 
@@ -98,8 +97,7 @@ def test_paths_in_texts(text, expected):
 def scores_shown(seq2seq: Command, run: Path, export: Path) -> tuple[float | None, str]:
     """The loss that `inspect` shows, and the scores of a model card."""
     report = json.loads(seq2seq("inspect", run, "--json").stdout)["run"]["validation"]
-    result = seq2seq("export", run, "--format", "ctranslate2", "-o", export)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("export", run, "--format", "ctranslate2", "-o", export).ok()
     card = (export / "README.md").read_text(encoding="utf-8")
     return report and report["scores"]["loss"], card.partition("## Scores")[2].partition("##")[0]
 

@@ -32,10 +32,8 @@ def import_and_export(
 ) -> str:
     """Import a model into the folder `run` next to it and export that; return the report."""
     run = source.parent / "run"
-    imported = seq2seq("import", source, run, "--no-verify")
-    assert imported.exit_code == 0, imported.stderr
-    result = seq2seq("export", run, "--format", file_format, "-o", output, *options)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("import", source, run, "--no-verify").ok()
+    result = seq2seq("export", run, "--format", file_format, "-o", output, *options).ok()
     assert "greedy translations of made-up lines are equal" in result.stdout
     return result.stdout
 
@@ -138,8 +136,7 @@ def test_transformers_computes_with_the_positions_of_marian(seq2seq, tmp_path):
     readme = (output / "README.md").read_text()
     assert "own table of positions" in readme
     assert "epsilon of 1e-05, the model was made with 1e-09" in readme
-    result = seq2seq("import", output, tmp_path / "back", "--no-verify")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("import", output, tmp_path / "back", "--no-verify").ok()
     configs = [yaml.safe_load((tmp_path / n / "config.yaml").read_text()) for n in ("run", "back")]
     bases = [config["model"]["position_base"] for config in configs]
     assert bases[1] == pytest.approx(bases[0])
@@ -173,8 +170,7 @@ def test_a_pre_norm_model_comes_back_from_transformers(seq2seq, tmp_path):
     output, back = tmp_path / "out", tmp_path / "back"
     import_and_export(seq2seq, tmp_path / "first", output, "huggingface")
     assert json.loads((output / "config.json").read_text())["model_type"] == "pegasus"
-    result = seq2seq("import", output, back)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("import", output, back).ok()
     assert "logits of 100 sentences equal transformers'" in result.stdout
     before, after = (logits_here(run, SENTENCES) for run in (tmp_path / "run", back))
     torch.testing.assert_close(after, before, atol=1e-5, rtol=1e-5)
@@ -242,8 +238,7 @@ def fine_tuned(seq2seq, tmp_path_factory) -> Path:
     """A model of Marian after some updates on text of another kind."""
     folder = tmp_path_factory.mktemp("fine_tuned")
     write_marian(folder / "source", 6)
-    imported = seq2seq("import", folder / "source", folder / "imported", "--no-verify")
-    assert imported.exit_code == 0, imported.stderr
+    seq2seq("import", folder / "source", folder / "imported", "--no-verify").ok()
     for side, words in (("src", WORDS[:10]), ("tgt", WORDS[10:])):
         lines = (" ".join(words[(n * k) % 10] for k in range(1, 2 + n % 5)) for n in range(60))
         (folder / f"text.{side}").write_text("".join(f"{line}\n" for line in lines))
@@ -254,8 +249,7 @@ def fine_tuned(seq2seq, tmp_path_factory) -> Path:
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     start = ("--from", folder / "imported", "--run-dir", folder / "run")
-    trained = seq2seq("train", folder / "config.yaml", *start)
-    assert trained.exit_code == 0, trained.stderr
+    seq2seq("train", folder / "config.yaml", *start).ok()
     return folder / "run"
 
 
@@ -263,8 +257,7 @@ def fine_tuned(seq2seq, tmp_path_factory) -> Path:
 def test_a_fine_tuned_model_goes_to_every_program(file_format, fine_tuned, seq2seq, tmp_path):
     output = tmp_path / ("x.argosmodel" if file_format == "argos" else "out")
     options = ("--format", file_format, "--langs", "de-en")
-    result = seq2seq("export", fine_tuned, *options, "-o", output)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("export", fine_tuned, *options, "-o", output).ok()
     equal, total = (int(word) for word in result.stdout.split() if word.isdigit())
     assert equal >= 0.97 * total > 0
     assert "greedy translations of validation lines" in result.stdout
@@ -275,8 +268,7 @@ def trimmed(fine_tuned, seq2seq) -> Path:
     """The fine-tuned model without the pieces of most words."""
     text, run = fine_tuned.with_name("text"), fine_tuned.with_name("trimmed")
     text.write_text("eins zwei\none two\n")
-    result = seq2seq("trim", fine_tuned, "--text", text, "--output", run)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("trim", fine_tuned, "--text", text, "--output", run).ok()
     return run
 
 
@@ -285,8 +277,7 @@ def test_a_trimmed_model_goes_to_every_program(file_format, trimmed, seq2seq, tm
     """Every program splits all text as the run does, and `import` brings the run back."""
     output, back = tmp_path / ("x.argosmodel" if file_format == "argos" else "out"), tmp_path / "b"
     options = ("--format", file_format, "--langs", "de-en")
-    result = seq2seq("export", trimmed, *options, "-o", output)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("export", trimmed, *options, "-o", output).ok()
     if file_format == "huggingface":
         random, tokenizer = Random(1), transformers.AutoTokenizer.from_pretrained(output)
         letters = "".join(sorted({*"".join(WORDS), " "}))
@@ -332,6 +323,5 @@ def test_argos_translate_gets_its_model_back(source_eos, trained_argos, seq2seq,
 @pytest.fixture
 def trained_argos(trained, seq2seq, tmp_path) -> Path:
     package = tmp_path / "numbers.argosmodel"
-    result = seq2seq("export", trained, "--format", "argos", "-o", package, "--langs", "de-en")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("export", trained, "--format", "argos", "-o", package, "--langs", "de-en").ok()
     return package

@@ -28,9 +28,7 @@ def hub() -> Iterator[Hub]:
 
 
 def run(seq2seq: Command, *arguments: object) -> str:
-    result = seq2seq(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
+    return seq2seq(*arguments).ok().stdout
 
 
 def fail(seq2seq: Command, *arguments: object) -> str:

@@ -42,8 +42,7 @@ def test_numbered_files_are_replaced_with_force_alone(trained, seq2seq: Command,
 def test_own_translation_in_all_formats(trained, seq2seq: Command, here):
     files = [f"a.{suffix}" for suffix in ("HTML", "PNG", "svg", "json", "npz")]
     options = [part for file in files for part in ("--output", file)]
-    result = seq2seq("attend", trained, "3 1 4", *options)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("attend", trained, "3 1 4", *options).ok()
     assert "  → three one four\n" in result.stdout
     assert [line for line in result.stdout.splitlines() if line.startswith("wrote")] == [
         f"wrote {file}" for file in files
@@ -141,8 +140,7 @@ def test_what_cannot_be_studied_is_refused(trained, seq2seq: Command, here, argu
 
 
 def test_line_of_several_sentences_with_its_target(trained, seq2seq: Command, here):
-    forced = seq2seq("attend", trained, "1 2! 3 4!", "--target", "one two three", "--sample", 0)
-    assert forced.exit_code == 0, forced.stderr
+    seq2seq("attend", trained, "1 2! 3 4!", "--target", "one two three", "--sample", 0).ok()
     assert (here / "attention.html").exists()
 
 
@@ -150,16 +148,14 @@ def test_run_without_its_validation_text(trained, seq2seq: Command, here):
     shutil.copytree(trained, here / "run")
     config = here / "run/config.yaml"
     config.write_text(config.read_text().replace("valid.src", "gone.src"))
-    result = seq2seq("attend", here / "run", "2 7", "-o", "a.json")
-    assert result.exit_code == 0
+    result = seq2seq("attend", here / "run", "2 7", "-o", "a.json").ok()
     assert "gone.src does not exist" in result.stderr
     assert "head_statistics" not in studies_of(here / "a.json")[0]
     config.write_text(config.read_text().replace("gone.src", "uneven.src"))
     (trained.parent / "uneven.src").write_text("2 7\n")
     refused = seq2seq("attend", here / "run", "2 7", "-o", "a.json")
     assert "the output a.json has content: give --force to replace it" in refused.stderr
-    result = seq2seq("attend", here / "run", "2 7", "-o", "a.json", "--force")
-    assert result.exit_code == 0
+    result = seq2seq("attend", here / "run", "2 7", "-o", "a.json", "--force").ok()
     assert "no head statistics: parallel files differ in length" in result.stderr
     assert "head_statistics" not in studies_of(here / "a.json")[0]
 
@@ -177,14 +173,14 @@ def test_models_alternate_so_that_the_same_sentences_stand_side_by_side(
 
 
 def test_control_characters_are_escaped_on_the_terminal(trained, seq2seq: Command, here):
-    shown = seq2seq("attend", trained, "2\x1b[31m 7", "--target", "two \x1b[32m", "--sample", 0)
-    assert shown.exit_code == 0, shown.stderr
+    shown = seq2seq(
+        "attend", trained, "2\x1b[31m 7", "--target", "two \x1b[32m", "--sample", 0
+    ).ok()
     assert "\x1b" not in shown.stdout and "\\x1b[31m" in shown.stdout
 
 
 def test_bytes_that_are_no_text_are_question_marks(trained, seq2seq: Command, here):
-    shown = seq2seq("attend", trained, "2 caf\udce9", "-o", "a.json", "--sample", 0)
-    assert shown.exit_code == 0, shown.stderr
+    seq2seq("attend", trained, "2 caf\udce9", "-o", "a.json", "--sample", 0).ok()
     assert studies_of(here / "a.json")[0]["source"]["text"] == "2 caf?"
 
 
@@ -197,8 +193,7 @@ def python_block(heading: str) -> str:
 @pytest.mark.filterwarnings("ignore")
 def test_documented_lines_open_the_npz_in_bertviz(trained, seq2seq: Command, here):
     pytest.importorskip("bertviz")
-    done = seq2seq("attend", trained, "3 1 4", "--sample", 0, "-o", "attention.npz")
-    assert done.exit_code == 0
+    seq2seq("attend", trained, "3 1 4", "--sample", 0, "-o", "attention.npz").ok()
     names: dict = {}
     exec(python_block("BertViz"), names)
     page = (here / "bertviz.html").read_text()
@@ -243,8 +238,7 @@ def config(tmp_path_factory) -> Path:
 def test_tensorboard_shows_attention_and_the_weights_stay_the_same(config, seq2seq: Command, here):
     for run, is_on in (("with", "true"), ("without", "false")):
         option = ("--set", f"validation.attention={is_on}")
-        result = seq2seq("train", config, "--run-dir", run, *option)
-        assert result.exit_code == 0, result.stderr
+        seq2seq("train", config, "--run-dir", run, *option).ok()
     weights = [(here / run / "model.safetensors").read_bytes() for run in ("with", "without")]
     assert weights[0] == weights[1]
     events = EventAccumulator(str(here / "with"), size_guidance={"images": 0}).Reload()

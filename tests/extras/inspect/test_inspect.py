@@ -31,14 +31,12 @@ def shared(tmp_path_factory, seq2seq: Command) -> Path:
 
 
 def inspected(seq2seq: Command, run: Path, *options: object) -> dict[str, Any]:
-    result = seq2seq("inspect", run, *options, "--json")
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("inspect", run, *options, "--json").ok()
     return json.loads(result.stdout)
 
 
 def test_page_of_a_run(trained, seq2seq):
-    result = seq2seq("inspect", trained)
-    assert result.exit_code == 0
+    result = seq2seq("inspect", trained).ok()
     model = Translator.load(trained, "cpu").model
     total = sum(p.numel() for p in model.parameters())
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]

@@ -17,8 +17,7 @@ SHAPE = ("--set", "model.d_model=16", "--set", "training.processes=1")
 
 
 def range_test(seq2seq: Command, config: Path, *options: object) -> dict:
-    result = seq2seq("find-lr", config, *SHAPE, "--json", *options)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq("find-lr", config, *SHAPE, "--json", *options).ok()
     return json.loads(result.stdout)
 
 
@@ -37,8 +36,7 @@ def run(numbers: Path, seq2seq: Command, tmp_path_factory: pytest.TempPathFactor
     training = ("lr=1e-3", "schedule=constant", "warmup_steps=0", "log_every=1")
     sets = [f"training.{option}" for option in (*training, f"max_steps={FEWEST_UPDATES}")]
     options = [v for option in (*sets, "validation.every=10") for v in ("--set", option)]
-    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", folder, *SHAPE, *options)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("train", numbers / "numbers.yaml", "--run-dir", folder, *SHAPE, *options).ok()
     return folder
 
 
@@ -78,8 +76,9 @@ def test_range_test_is_written_to_files(found):
 
 def test_find_lr_keeps_nothing_and_names_what_is_wrong(numbers, seq2seq, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = seq2seq("find-lr", numbers / "numbers.yaml", *SHAPE, "--updates", 25, "--end-lr", 0.01)
-    assert result.exit_code == 0, result.stderr
+    result = seq2seq(
+        "find-lr", numbers / "numbers.yaml", *SHAPE, "--updates", 25, "--end-lr", 0.01
+    ).ok()
     assert re.search(
         r"^training\.lr +0\.005 +reached after 40 updates", result.stdout, re.MULTILINE
     )
@@ -117,8 +116,7 @@ def test_a_chart_fits_its_width(columns):
 
 @pytest.mark.parametrize("x", ["updates", "time", "tokens"])
 def test_plot_writes_what_was_logged(run, seq2seq, tmp_path, x):
-    result = seq2seq("plot", run, "--x", x, "-o", tmp_path / "c.CSV")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("plot", run, "--x", x, "-o", tmp_path / "c.CSV").ok()
     rows = read_csv(tmp_path / "c.CSV")
     points = read_metrics(run)
     for name in ("train/loss", "valid/loss", "train/lr"):
@@ -145,10 +143,7 @@ def test_a_figure_names_its_runs_and_axes(run, seq2seq, tmp_path, monkeypatch):
         Path(name).mkdir()
         for file in ("config.yaml", "metrics.jsonl"):
             shutil.copy(run / file, name)
-    result = seq2seq(
-        "plot", *names, "--metric", "bleu", "-o", "c.svg", "-o", "c.png", "-o", "c.pdf"
-    )
-    assert result.exit_code == 0, result.stderr
+    seq2seq("plot", *names, "--metric", "bleu", "-o", "c.svg", "-o", "c.png", "-o", "c.pdf").ok()
     texts = [
         text.strip("\u200b") for text in re.findall("<!-- (.*) -->", Path("c.svg").read_text())
     ]

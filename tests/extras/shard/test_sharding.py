@@ -240,8 +240,7 @@ def test_full_disk_makes_room_or_leaves_the_checkpoint_out(config, tmp_path):
 @SLOW
 def test_verify_resume_compares_the_state_of_all_processes(config, seq2seq: Command):
     options = (f"--set={option}" for option in (SHARDED, "training.processes=2", *TWELVE[1:]))
-    result = seq2seq("verify-resume", config, "--steps=6", "--interruptions=1", *options)
-    assert result.exit_code == 0, result.stderr
+    seq2seq("verify-resume", config, "--steps=6", "--interruptions=1", *options).ok()
 
 
 def files_of(run: Path) -> set[str]:
@@ -256,8 +255,7 @@ def test_sharded_run_leaves_an_ordinary_folder(config, tmp_path, seq2seq: Comman
     settings += ["--set=training.save_every=4", "--set=validation.decode=true"]
     for name, processes in (("none", 1), ("full", 2)):
         how = (f"--set=training.shard={name}", f"--set=training.processes={processes}")
-        done = seq2seq("train", config, "--run-dir", tmp_path / name, *settings, *how)
-        assert done.exit_code == 0, done.stderr
+        seq2seq("train", config, "--run-dir", tmp_path / name, *settings, *how).ok()
     assert files_of(tmp_path / "full") == files_of(tmp_path / "none")
     must_be_close(*(load_file(tmp_path / name / "model.safetensors") for name in ("full", "none")))
     outputs = [seq2seq("translate", tmp_path / name, "1 2 3") for name in ("full", "none")]

@@ -51,9 +51,7 @@ def command(config: Path, folder: Path, hours: float = 1) -> tuple[object, ...]:
 
 
 def tuned(seq2seq: Command, config: Path, folder: Path) -> str:
-    result = seq2seq(*command(config, folder))
-    assert result.exit_code == 0, result.stderr
-    return result.stderr
+    return seq2seq(*command(config, folder)).ok().stderr
 
 
 def trials_of(folder: Path) -> list[dict[str, Any]]:
@@ -83,8 +81,7 @@ def test_the_best_config_trains_the_best_trial_again(searched, seq2seq, tmp_path
     (line,) = (line for line in written.splitlines() if line.startswith("  lr:"))
     assert line.startswith(f"  lr: {lr}")
     assert f"{best['score']:.3f} with {lr}" in written
-    result = seq2seq("train", searched / "best.yaml", "--run-dir", tmp_path / "run")
-    assert result.exit_code == 0, result.stderr
+    seq2seq("train", searched / "best.yaml", "--run-dir", tmp_path / "run").ok()
     assert differing_results(tmp_path / "run", searched / f"trials/{best['number']}") == []
 
 
