@@ -1,9 +1,10 @@
 """Types and paths shared by tests."""
 
+import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 
@@ -17,6 +18,11 @@ class Result(NamedTuple):
         """Return the result of a command that must succeed."""
         assert self.exit_code == 0, self.stderr
         return self
+
+
+def logged_points(run: Path) -> list[dict[str, Any]]:
+    """Return the entries of metrics.jsonl."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def last_checkpoint(run: Path) -> Path:

@@ -5,7 +5,7 @@ import gc
 import math
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -62,7 +62,7 @@ class DryRun:
             raise UserError(f"update {step}: loss or gradient is not finite; train says where")
         self._note("optimizer")
         if batch is None:
-            self._count(batches)
+            run.advance(batches)
         return batches
 
     def update_at(self, lr: float) -> float:
@@ -75,15 +75,9 @@ class DryRun:
         training = {"lr": lr, "schedule": "constant"}
         set_lr(run.optimizer, run.config.training.model_copy(update=training), 1, Plan())
         result = train_step(run, batches)
-        self._count(batches)
+        run.advance(batches)
         num_tokens = sum(batch.num_tokens for batch in batches)
         return result.loss / num_tokens if result.is_finite else math.nan
-
-    def _count(self, batches: Sequence[Batch]) -> None:
-        state = self.run.state
-        state.step, state.position = state.step + 1, state.position + len(batches)
-        if state.position == self.run.data.batches.num_left(state.epoch, state.earlier_parts):
-            state.epoch, state.position = state.epoch + 1, 0
 
     def _start(self) -> None:
         for times in self.seconds.values():

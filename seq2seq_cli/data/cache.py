@@ -112,10 +112,8 @@ def lock(folder: Path) -> int:
     with reading(folder / FACTS):
         descriptor = os.open(folder / FACTS, os.O_RDONLY)
     try:
-        with naming(folder / FACTS):
-            lock_file(
-                descriptor, shared=True, waits=True
-            )  # without locks, no store is ever removed
+        with naming(folder / FACTS):  # without locks, no store is ever removed
+            lock_file(descriptor, shared=True, waits=True)
         with reading(folder / FACTS):
             is_same = os.path.samestat(os.fstat(descriptor), (folder / FACTS).stat())
         if not is_same:

@@ -153,10 +153,7 @@ def count_update(
     `total_seconds`: of training, with all earlier starts of the run.
     """
     state, window = run.state, run.state.window
-    state.step += 1
-    state.position += len(batches)
-    if state.position == run.data.batches.num_left(state.epoch, state.earlier_parts):
-        state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
+    run.advance(batches)
     run.parallel.count_update(batches, seconds)
     window.seconds += seconds
     before, state.seconds = state.seconds, run.parallel.all_reduce_max(total_seconds)

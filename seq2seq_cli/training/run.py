@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -183,3 +183,11 @@ class Run:
         return number_pairs(
             batches.batches(state.epoch, state.position, count, state.earlier_parts)
         )
+
+    def advance(self, batches: Sequence[Batch]) -> None:
+        """Count an update with these batches; after the last ones of an epoch, the next begins."""
+        state = self.state
+        state.step += 1
+        state.position += len(batches)
+        if state.position == self.data.batches.num_left(state.epoch, state.earlier_parts):
+            state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []

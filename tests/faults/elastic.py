@@ -12,7 +12,6 @@ number of processes changes), with every logged update once, and no process may 
 """
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -25,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-from commands import free_port
+from commands import free_port, logged_points
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file
 from torch import Tensor
@@ -201,7 +200,7 @@ def compare(run: Path, whole: Path, num_steps: int = STEPS) -> float:
     """
     tolerance = 1e-5 * num_steps / STEPS
     for folder in (run, whole):
-        points = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        points = logged_points(folder)
         steps = [point["step"] for point in points if "train/loss" in point]
         assert steps == [*range(1, num_steps + 1)], f"{folder}: {steps}"
     expected, found = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from commands import Command
+from commands import Command, logged_points
 from number_task import numbers_config
 from safetensors.torch import load_file, save_file
 from seams import before_update, raise_out_of_memory
@@ -281,7 +281,7 @@ def test_damaged_or_missing_checkpoints_are_not_overwritten(trained, numbers, se
     result = seq2seq(*train, run)
     assert result.exit_code == 2
     assert "no checkpoint to resume from" in result.stderr
-    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["step"] == 20
+    assert logged_points(run)[0]["step"] == 20
 
 
 def test_nan_and_infinite_weights_are_rejected(trained, seq2seq, tmp_path):
@@ -377,7 +377,7 @@ def test_resuming_drops_truncated_metrics_lines(trained, numbers, seq2seq, tmp_p
         file.write(f'\n[1]\n{{"step": 241, "x": 1}}\n{{"step": 1e999}}\n{"[" * 9_999}\n{{"step": 3')
     more = ("--set", "training.max_steps=241")
     assert seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more).exit_code == 0
-    points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    points = logged_points(run)
     assert [point["step"] for point in points][-3:] == [240, 241, 241]
     assert "x" not in points[-1]
 

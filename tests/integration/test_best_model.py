@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from bare_runs import stop_at
-from commands import Command, last_checkpoint
+from commands import Command, last_checkpoint, logged_points
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 
 from seq2seq_cli.config.loader import load_config
@@ -49,7 +49,7 @@ def options(**validation: object) -> list[str]:
 
 def validations(run: Path) -> dict[int, dict[str, float]]:
     """By step."""
-    points = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    points = logged_points(run)
     return {point["step"]: point for point in points if "valid/loss" in point}
 
 

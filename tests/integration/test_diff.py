@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import Command
+from commands import Command, logged_points
 from safetensors.torch import load_file, save_file
 
 
@@ -87,7 +87,7 @@ def test_diff_compares_manifests(run, copy, seq2seq):
 
 
 def test_diff_names_the_first_step_with_different_metrics(run, copy, seq2seq):
-    points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    points = logged_points(run)
     points[0]["train/tokens_per_second"] = 1.0
     points[-1]["valid/loss"] = float("nan")
     (copy / "metrics.jsonl").write_text("".join(json.dumps(p) + "\n" for p in points))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from commands import Command, last_checkpoint
+from commands import Command, last_checkpoint, logged_points
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 from safetensors.torch import load_file
 from seams import before_update, signal_after
@@ -43,10 +43,6 @@ SCALARS = {
     "valid/exact_match",
     "valid/at_length_limit",
 }
-
-
-def read_metrics(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def read_events(run: Path) -> EventAccumulator:
@@ -131,7 +127,7 @@ def test_translate_prompts_at_a_terminal_until_end_of_input(trained):
 def test_eval_reproduces_the_logged_validation_scores(trained, seq2seq):
     result = seq2seq("eval", trained, "--json")
     report = json.loads(result.stdout)
-    points = [point for point in read_metrics(trained) if "valid/loss" in point]
+    points = [point for point in logged_points(trained) if "valid/loss" in point]
     best = min(points, key=lambda point: point["valid/loss"])
     for name in ("loss", "perplexity", "accuracy", "bleu", "chrf", "exact_match"):
         assert report[name] == best[f"valid/{name}"], name
@@ -191,7 +187,7 @@ def test_tensorboard_and_metrics_file_have_the_same_points(trained):
     events = read_events(trained)
     losses = {"Loss/train": "train/loss", "Loss/valid": "valid/loss"}  # again, as the first group
     assert set(events.Tags()["scalars"]) == SCALARS | losses.keys() | {"best/loss"}
-    written = read_metrics(trained)
+    written = logged_points(trained)
     for name in SCALARS | losses.keys():
         source = losses.get(name, name)
         points = [(point["step"], point[source]) for point in written if source in point]
@@ -244,10 +240,10 @@ def test_run_folder_can_be_moved(trained, seq2seq, tmp_path):
 
 
 def test_training_a_finished_run_does_nothing(trained, numbers, seq2seq):
-    before = read_metrics(trained)
+    before = logged_points(trained)
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", trained).ok()
     assert "finished after 240 updates (training.max_steps reached)" in result.stderr
-    assert read_metrics(trained) == before
+    assert logged_points(trained) == before
 
 
 def test_resuming_with_another_config_is_rejected_naming_the_difference(trained, numbers, seq2seq):
@@ -276,7 +272,7 @@ def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path):
         assert result.exit_code == 130
         assert f"saved at step {stop_at}; the same command resumes" in result.stderr
     assert train_short(seq2seq, config, tmp_path / "parts", *dropout).exit_code == 0
-    whole, parts = read_metrics(tmp_path / "whole"), read_metrics(tmp_path / "parts")
+    whole, parts = logged_points(tmp_path / "whole"), logged_points(tmp_path / "parts")
     for point in whole + parts:
         for name in ("train/tokens_per_second", "train/seconds"):
             point.pop(name, None)  # a matter of the machine, not of the run
@@ -304,7 +300,7 @@ def test_early_stopping_after_patience_validations(numbers, seq2seq, tmp_path):
     run = tmp_path / "run"
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options).ok()
     assert "no better score within validation.patience" in result.stderr
-    assert [p["step"] for p in read_metrics(run) if "valid/loss" in p] == [5, 10, 15]
+    assert [p["step"] for p in logged_points(run) if "valid/loss" in p] == [5, 10, 15]
     again = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options)
     assert "finished after 15 updates (no better score" in again.stderr
 
@@ -314,7 +310,7 @@ def test_validation_and_run_length_in_epochs(numbers, seq2seq, tmp_path):
     settings = [argument for option in options for argument in ("--set", option)]
     run = tmp_path / "run"
     assert seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *settings).exit_code == 0
-    validated = [p["step"] for p in read_metrics(run) if "valid/loss" in p]
+    validated = [p["step"] for p in logged_points(run) if "valid/loss" in p]
     assert len(validated) == 2
     assert validated[1] == 2 * validated[0]
 
@@ -373,7 +369,7 @@ def test_length_limit_is_learned_from_the_training_pairs(seq2seq, tmp_path):
     limit = ("--set=decoding.max_len_factor=2", "--allow-changed=decoding")
     more = ("--set=training.max_steps=90", *limit)
     result = seq2seq("train", path, "--run-dir", run, *more).ok()
-    last = [point for point in read_metrics(run) if "valid/loss" in point][-1]
+    last = [point for point in logged_points(run) if "valid/loss" in point][-1]
     assert 0 < last["valid/at_length_limit"] <= 20
     assert f"  at_length_limit {last['valid/at_length_limit']}" in result.stderr
     assert "hit the length limit" in result.stderr
@@ -398,7 +394,7 @@ def test_finished_run_can_be_extended(numbers, seq2seq, tmp_path):
     assert train_short(seq2seq, config, run, *auto).exit_code == 0
     longer = (*auto, "--set", "training.max_steps=40")
     assert train_short(seq2seq, config, run, *longer).exit_code == 0
-    assert read_metrics(run)[-1]["step"] == 40
+    assert logged_points(run)[-1]["step"] == 40
     assert yaml.safe_load((run / "config.yaml").read_text())["training"]["warmup_steps"] == 3
 
 

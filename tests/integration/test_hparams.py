@@ -1,12 +1,11 @@
 """TensorBoard's HParams tab, queried through its API: runs by options and scores."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bare_runs import stop_at
-from commands import Command
+from commands import Command, logged_points
 from number_task import numbers_config, write_config
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -53,7 +52,7 @@ def sessions(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def best_point(run: Path) -> dict[str, float]:
-    points = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    points = logged_points(run)
     return max(
         (point for point in points if "valid/chrf" in point),
         key=lambda point: (point["valid/chrf"], -point["valid/loss"]),

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from bare_runs import stop_at
-from commands import Command, Result, last_checkpoint
+from commands import Command, Result, last_checkpoint, logged_points
 from safetensors.torch import load_file
 from seams import (
     after_forward,
@@ -40,12 +40,8 @@ def train(seq2seq: Command, numbers: Path, run: Path, *settings: str) -> Result:
     return seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *given)
 
 
-def metrics_of(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def points_of(run: Path) -> list[dict]:
-    return [point for point in metrics_of(run) if "train/loss" in point]
+    return [point for point in logged_points(run) if "train/loss" in point]
 
 
 def pairs_of(numbers: Path) -> list[tuple[str, str]]:
@@ -128,7 +124,7 @@ def test_auto_batch_size_is_kept_by_the_run(numbers, seq2seq, tmp_path):
     assert all(ours[name].equal(theirs[name]) for name in theirs), "the trial leaves no trace"
     result = train(seq2seq, numbers, run, auto, "training.max_steps=45").ok()
     assert "looking for the largest tokens_per_batch that fits into memory" not in result.stderr
-    assert (budget_of(run), metrics_of(run)[-1]["step"]) == (positions // 50, 45)
+    assert (budget_of(run), logged_points(run)[-1]["step"]) == (positions // 50, 45)
 
 
 @pytest.mark.slow
@@ -273,7 +269,7 @@ def test_overlong_validation_line_is_left_out_of_the_loss_and_counted(numbers, s
         result = train(seq2seq, numbers, run, *given, *few).ok()
         found = json.loads(seq2seq("eval", run, "--json").stdout)
         assert found["num_lines"] == 60
-        (point,) = (p for p in metrics_of(run) if "valid/loss" in p)
+        (point,) = (p for p in logged_points(run) if "valid/loss" in p)
         assert point["valid/loss"] == found["loss"]
         scores[tokens] = found
         is_left_out = "1 of 60 pairs, which have more than 160 tokens (8 times data.max_length)"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bare_runs import stop_at
-from commands import ROOT, Command
+from commands import ROOT, Command, logged_points
 from number_task import numbers_config, write_config
 
 from seq2seq_cli.commands.diff import differing_results
@@ -45,10 +45,6 @@ def test_summary_names_subword_sampling(whole):
     assert " bpe; subword sampling: target 0.1\n" in log
 
 
-def points(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_a_run_with_both_continues_exactly(config, whole, seq2seq, tmp_path):
     """It was stopped in the middle of an epoch."""
     run = tmp_path / "run"
@@ -58,11 +54,11 @@ def test_a_run_with_both_continues_exactly(config, whole, seq2seq, tmp_path):
 
 
 def test_cross_entropy_and_consistency_are_logged_apart(whole):
-    training = [point for point in points(whole) if "train/loss" in point]
+    training = [point for point in logged_points(whole) if "train/loss" in point]
     assert len(training) == 3
     assert all(point["train/consistency"] > 0 for point in training)
     assert training[-1]["train/loss"] < training[0]["train/loss"]
-    [first, *_] = [point for point in points(whole) if "valid/loss" in point]
+    [first, *_] = [point for point in logged_points(whole) if "valid/loss" in point]
     assert "valid/consistency" not in first
 
 

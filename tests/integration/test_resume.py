@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from bare_runs import stop_at
-from commands import Command, last_checkpoint
+from commands import Command, last_checkpoint, logged_points
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 from safetensors.torch import load_file
 from seams import before_forward, signal_after
@@ -336,10 +336,7 @@ def test_changed_options_need_allow_changed_unless_fixed(config, seq2seq, tmp_pa
     assert "no such option" in seq2seq(*train, "--allow-changed", "training.rl").stderr
     allowed = (*option("lr", 0.001), "--allow-changed", "training.lr")
     assert seq2seq(*train, *allowed).exit_code == 0
-    rates = [
-        json.loads(line).get("train/lr")
-        for line in (run / "metrics.jsonl").read_text().splitlines()
-    ]
+    rates = [point.get("train/lr") for point in logged_points(run)]
     assert max(filter(None, rates[4:])) < 0.0011
     assert seq2seq(*train, *option("lr", 0.001)).exit_code == 0  # now it is the run's own
 
@@ -496,7 +493,7 @@ def test_fine_tuning_validates_after_every_epoch(whole, seq2seq, tmp_path):
     training = {"device": "cpu", "processes": 1}
     config = write_config(tmp_path, {"data": data, "training": training})
     seq2seq("train", config, "--run-dir", tmp_path / "run", "--from", whole).ok()
-    points = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    points = logged_points(tmp_path / "run")
     assert [point["step"] for point in points if "valid/loss" in point] == [1, 2, 3, 4, 5]
 
 

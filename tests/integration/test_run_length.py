@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from bare_runs import stop_at
-from commands import Command, last_checkpoint
+from commands import Command, last_checkpoint, logged_points
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -42,7 +42,7 @@ def options(**training: object) -> list[str]:
 
 def points(run: Path, name: str) -> dict[int, float]:
     """By step."""
-    found = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    found = logged_points(run)
     return {point["step"]: point[name] for point in found if name in point}
 
 

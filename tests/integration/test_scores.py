@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Command
+from commands import Command, logged_points
 from number_task import numbers_config, write_config
 
 PAIRS = {
@@ -39,8 +39,7 @@ def test_references_are_normalized_like_the_target(by_heart, seq2seq):
     assert found["num_normalized_references"] == 2
     table = seq2seq("eval", by_heart).stdout.splitlines()
     assert table[-1] == "references   2 of 2 changed by tokenizer.normalization"
-    points = [json.loads(line) for line in (by_heart / "metrics.jsonl").read_text().splitlines()]
-    assert points[-1]["valid/exact_match"] == 100
+    assert logged_points(by_heart)[-1]["valid/exact_match"] == 100
 
 
 def test_references_are_unchanged_without_normalization(trained, seq2seq):
@@ -89,14 +88,13 @@ def test_best_model_by_ter_has_the_lowest(seq2seq, tmp_path):
     }
     run = tmp_path / "run"
     result = seq2seq("train", write_config(tmp_path, config), "--run-dir", run).ok()
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    scores = {p["step"]: p["valid/ter"] for p in map(json.loads, lines) if "valid/ter" in p}
+    scores = {p["step"]: p["valid/ter"] for p in logged_points(run) if "valid/ter" in p}
     best = min(scores, key=lambda step: scores[step])
     assert len(set(scores.values())) > 1
     assert f"is the best, of step {best}, with validation ter {scores[best]:.3f}" in result.stderr
     found = json.loads(seq2seq("eval", run, "--json").stdout)
     assert found["ter"] == scores[best]
-    assert "valid/symbol_error_rate" in lines[-1]  # under their present names
+    assert "valid/symbol_error_rate" in logged_points(run)[-1]  # under their present names
     assert found["exact_match_error"] == 100 - found["exact_match"]
     assert "symbol_error_rate" in found
 

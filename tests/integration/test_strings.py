@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import ROOT, Command
+from commands import ROOT, Command, logged_points
 
 TINY = {
     "model.d_model": 16,
@@ -81,7 +81,7 @@ def test_eval_of_strings_counts_what_is_right_and_what_is_wrong(classifier, seq2
     report = json.loads(seq2seq("eval", classifier, *options).stdout)
     assert {"exact_match", "symbol_error_rate"} <= report.keys()
     assert not {"bleu", "chrf"} & report.keys()
-    logged = json.loads((classifier / "metrics.jsonl").read_text().splitlines()[-1])
+    logged = logged_points(classifier)[-1]
     assert {"valid/exact_match", "valid/symbol_error_rate"} <= logged.keys()
     assert not {"valid/bleu", "valid/chrf"} & logged.keys()
     errors = report["errors"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import last_checkpoint
+from commands import last_checkpoint, logged_points
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file
 
@@ -76,8 +76,7 @@ def test_option_changes_the_trained_weights(option, config, weights, tmp_path):
 def test_logged_metrics_of_an_update(config, tmp_path):
     """Before the model has learned anything, its loss is near that of a uniform guess."""
     trained_weights(config, tmp_path / "run", "training.max_grad_norm=null")
-    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
-    points = [point for point in map(json.loads, lines) if "train/loss" in point]
+    points = [point for point in logged_points(tmp_path / "run") if "train/loss" in point]
     state = json.loads((last_checkpoint(tmp_path / "run") / "state.json").read_text())
     assert [point["step"] for point in points] == [1, 2, 3, 4]
     for point in points:

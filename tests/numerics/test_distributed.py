@@ -15,7 +15,7 @@ from subprocess import PIPE
 import pytest
 import torch
 from bare_runs import stop_at
-from commands import ROOT, Command, last_checkpoint
+from commands import ROOT, Command, last_checkpoint, logged_points
 from launched import (
     DiesWhenSent,
     SignalsWhenSent,
@@ -215,8 +215,7 @@ def whole(tmp_path_factory, seq2seq: Command) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     config = write_config(folder, numbers_config(folder))
     assert seq2seq("train", config, "--run-dir", folder / "run", TWO, *SHORT).exit_code == 0
-    points = (folder / "run/metrics.jsonl").read_text().splitlines()
-    assert len(points) == 40 // 5 + 2
+    assert len(logged_points(folder / "run")) == 40 // 5 + 2
     return folder / "run"
 
 
@@ -275,8 +274,7 @@ def test_ctrl_c_saves_although_nobody_reads_the_messages(whole, tmp_path, proces
 
 
 def training_points(run: Path) -> list[dict]:
-    points = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [point for point in points if "train/loss" in point]
+    return [point for point in logged_points(run) if "train/loss" in point]
 
 
 def test_points_say_how_processes_share_the_time(whole):

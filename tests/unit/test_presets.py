@@ -1,9 +1,11 @@
 """A config that leaves options out gets them from the preset for its number of pairs."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import ROOT
+from number_task import write_config
 
 from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.presets import PRESETS, as_tree, warn_of_defaults, with_preset
@@ -109,13 +111,20 @@ def test_a_run_keeps_its_values_when_its_preset_changes():
     assert with_preset(config(preset="medium"), 0, begun).model.d_model != 64
 
 
-def test_fine_tuning_has_the_model_of_the_first_run_and_defaults_of_its_own(tmp_path, seq2seq):
-    """A config of text alone has the same model, whatever number of pairs the new text has."""
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A config of text alone."""
     for side in ("src", "tgt"):
-        (tmp_path / side).write_text("one two three\n" * 20, encoding="utf-8")
-    data = f"data: {{train: {{src: {tmp_path}/src, tgt: {tmp_path}/tgt}}}}\n"
-    (tmp_path / "tiny.yaml").write_text(f"{data}tokenizer: {{kind: word}}\n", encoding="utf-8")
-    train = ("train", tmp_path / "tiny.yaml", "--set", "training.max_steps=1")
+        (tmp_path / side).write_text("one two three\n" * 20)
+    data = {"train": {side: str(tmp_path / side) for side in ("src", "tgt")}}
+    return write_config(tmp_path, {"data": data, "tokenizer": {"kind": "word"}})
+
+
+def test_fine_tuning_has_the_model_of_the_first_run_and_defaults_of_its_own(
+    tiny, tmp_path, seq2seq
+):
+    """A config of text alone has the same model, whatever number of pairs the new text has."""
+    train = ("train", tiny, "--set", "training.max_steps=1")
     seq2seq(*train, "--run-dir", tmp_path / "first", "--set", "preset=medium").ok()
     tuned = seq2seq(*train, "--run-dir", tmp_path / "tuned", "--from", tmp_path / "first").ok()
     ours, theirs = (load_config(tmp_path / name / "config.yaml") for name in ("tuned", "first"))
@@ -128,13 +137,9 @@ def test_fine_tuning_has_the_model_of_the_first_run_and_defaults_of_its_own(tmp_
     assert "its model.d_model is 192, this config's 128" in seq2seq(*train, *other).stderr
 
 
-def test_run_resumes_with_its_preset(tmp_path, seq2seq):
+def test_run_resumes_with_its_preset(tiny, tmp_path, seq2seq):
     """Whatever number of pairs another text has; a run that is older than presets has none."""
-    for side in ("src", "tgt"):
-        (tmp_path / side).write_text("one two three\n" * 20, encoding="utf-8")
-    data = f"data: {{train: {{src: {tmp_path}/src, tgt: {tmp_path}/tgt}}}}\n"
-    (tmp_path / "tiny.yaml").write_text(f"{data}tokenizer: {{kind: word}}\n", encoding="utf-8")
-    train = ("train", tmp_path / "tiny.yaml", "--run-dir", tmp_path / "run")
+    train = ("train", tiny, "--run-dir", tmp_path / "run")
     assert seq2seq(*train, "--set", "training.max_steps=1").exit_code == 0
     written = load_config(tmp_path / "run" / "config.yaml")
     assert (written.preset, written.model) == ("small", with_preset(config(), 10).model)

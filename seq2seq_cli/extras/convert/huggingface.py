@@ -100,12 +100,11 @@ def read(folder: Path) -> ForeignModel:
 def _check(config: dict[str, Any], path: Path, *, is_exported: bool) -> None:
     """Refuse by name what is no MarianMT model; this program exports pre-norm models as Pegasus."""
     kind = config.get("model_type")
+    of_t5 = "its relative position biases and RMSNorm have no option here"
+    of_bart = "its learned positions and embedding norm have no option here"
     reasons = {
-        "t5": "its relative position biases and RMSNorm have no option here",
-        "mt5": "its relative position biases and RMSNorm have no option here",
-        "umt5": "its relative position biases and RMSNorm have no option here",
-        "mbart": "its learned positions and embedding norm have no option here",
-        "bart": "its learned positions and embedding norm have no option here",
+        **dict.fromkeys(("t5", "mt5", "umt5"), of_t5),
+        **dict.fromkeys(("mbart", "bart"), of_bart),
         "m2m_100": "its tokenizer puts language codes around the text",
         "pegasus": "its tokenizer is not known here",
     }

@@ -7,7 +7,7 @@ import typer
 
 from seq2seq_cli.cli.app import app
 from seq2seq_cli.cli.options import ModelLanguages, RunDir, Tag, WhichModel, path_option
-from seq2seq_cli.extras.export.limits import FORMATS
+from seq2seq_cli.extras.export.limits import FormatName
 
 License = Annotated[
     str,
@@ -16,12 +16,6 @@ License = Annotated[
         help="License for the model card: a Hugging Face Hub identifier, such as apache-2.0.",
     ),
 ]
-
-
-def _known_format(name: str) -> str:
-    if name not in FORMATS:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(FORMATS)}")
-    return name
 
 
 @app.command(
@@ -37,12 +31,7 @@ def export(
         Path,
         path_option("--output", "-o", help_text="Folder to write, or file for an Argos package."),
     ],
-    file_format: Annotated[
-        str,
-        typer.Option(
-            "--format", metavar="|".join(FORMATS), help="Target format.", callback=_known_format
-        ),
-    ],
+    file_format: Annotated[FormatName, typer.Option("--format", help="Target format.")],
     model: WhichModel = "best",
     langs: ModelLanguages = None,
     tag: Tag = None,

@@ -1,6 +1,6 @@
 """The table of export formats, and which configs they cannot represent; never imports torch."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from seq2seq_cli import plugins
 
@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from seq2seq_cli.extras.export.format import Format
     from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
-FORMATS = ("ctranslate2", "huggingface", "argos", "marian")  # each is a module of this folder
+FormatName = Literal["ctranslate2", "huggingface", "argos", "marian"]  # modules of this folder
+FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 
 
 def format_named(name: str) -> "Format":

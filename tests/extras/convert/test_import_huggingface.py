@@ -190,10 +190,7 @@ def test_bad_words_come_along(tmp_path: Path, seq2seq: Command) -> None:
 def test_other_architectures_are_refused_by_name(
     kind: str, imported: Path, tmp_path: Path, seq2seq: Command
 ) -> None:
-    source = tmp_path / "model"
-    source.mkdir()
-    for path in (imported / "model").iterdir():
-        (source / path.name).write_bytes(path.read_bytes())
+    source = shutil.copytree(imported / "model", tmp_path / "model")
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | {"model_type": kind}))
     (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": f"{kind}'s"}))
@@ -203,10 +200,7 @@ def test_other_architectures_are_refused_by_name(
 
 
 def test_broken_files_are_refused(imported: Path, tmp_path: Path, seq2seq: Command) -> None:
-    source = tmp_path / "model"
-    source.mkdir()
-    for path in (imported / "model").iterdir():
-        (source / path.name).write_bytes(path.read_bytes())
+    source = shutil.copytree(imported / "model", tmp_path / "model")
 
     def message() -> str:
         result = seq2seq("import", source, tmp_path / "run", "--no-verify")
@@ -344,10 +338,7 @@ def test_a_model_is_imported_from_a_hub_by_its_name(
 
 
 def test_a_pickle_is_not_executed(imported: Path, tmp_path: Path, seq2seq: Command) -> None:
-    source = tmp_path / "model"
-    source.mkdir()
-    for path in (imported / "model").iterdir():
-        (source / path.name).write_bytes(path.read_bytes())
+    source = shutil.copytree(imported / "model", tmp_path / "model")
     (source / "model.safetensors").unlink()
     program = b"cos\nsystem\n(S'touch " + str(tmp_path / "executed").encode() + b"'\ntR."
     (source / "pytorch_model.bin").write_bytes(program)

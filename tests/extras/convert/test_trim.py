@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from commands import last_checkpoint
+from commands import last_checkpoint, logged_points
 from safetensors.torch import load_file
 
 from seq2seq_cli.config.schema import ModelConfig
@@ -301,7 +301,7 @@ def test_a_model_that_forgets_is_not_kept(all_runs, domain, seq2seq, tmp_path):
         run = tmp_path / f"{tolerance:g}"
         train = ("train", config, "--run-dir", run, "--from", all_runs["imported"])
         assert seq2seq(*train).exit_code == 0
-        points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        points = logged_points(run)
         scored = {p["step"]: p["general/loss"] for p in points if "general/loss" in p}
         assert [*scored] == [0, 2, 4, 6]
         valid = {p["step"]: p["valid/loss"] for p in points if "valid/loss" in p}

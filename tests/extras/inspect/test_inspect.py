@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import Command
+from commands import Command, logged_points
 from number_task import numbers_config, write_config
 
 from seq2seq_cli import Translator
@@ -52,7 +52,7 @@ def test_page_of_a_run(trained, seq2seq):
 
 
 def test_progress_is_that_of_the_metrics(trained, seq2seq):
-    points = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    points = logged_points(trained)
     losses = {p["valid/loss"]: p["step"] for p in points if "valid/loss" in p}
     best = min(losses)
     report = inspected(seq2seq, trained)["run"]

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Command
+from commands import Command, logged_points
 
 from seq2seq_cli.extras.plot.lr_range_test import FEWEST_UPDATES, suggest, text_chart
 
@@ -23,10 +23,6 @@ def range_test(seq2seq: Command, config: Path, *options: object) -> dict:
 
 def read_csv(path: Path) -> list[dict]:
     return list(csv.DictReader(path.read_text().splitlines()))
-
-
-def read_metrics(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +58,7 @@ def test_updates_are_those_of_training(numbers, run, seq2seq):
     """At one rate, the losses of a range test are those that train logs."""
     options = ("--start-lr", 1e-3, "--end-lr", 1e-3 * (1 + 1e-12), "--updates", FEWEST_UPDATES)
     points = range_test(seq2seq, numbers / "numbers.yaml", *options)["points"]
-    losses = [point["train/loss"] for point in read_metrics(run) if "train/loss" in point]
+    losses = [point["train/loss"] for point in logged_points(run) if "train/loss" in point]
     assert [point["loss"] for point in points] == pytest.approx(losses, rel=1e-5)
 
 
@@ -118,7 +114,7 @@ def test_a_chart_fits_its_width(columns):
 def test_plot_writes_what_was_logged(run, seq2seq, tmp_path, x):
     seq2seq("plot", run, "--x", x, "-o", tmp_path / "c.CSV").ok()
     rows = read_csv(tmp_path / "c.CSV")
-    points = read_metrics(run)
+    points = logged_points(run)
     for name in ("train/loss", "valid/loss", "train/lr"):
         logged = [point for point in points if name in point]
         drawn = [row for row in rows if row["name"] == name]
@@ -156,7 +152,7 @@ def test_a_figure_names_its_runs_and_axes(run, seq2seq, tmp_path, monkeypatch):
 def test_plot_says_what_is_missing(run, seq2seq, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run, "old", ignore=shutil.ignore_patterns("checkpoints", "*.safetensors"))
-    points = read_metrics(run)
+    points = logged_points(run)
     for point in points:
         point.pop("train/seconds", None)
     Path("old/metrics.jsonl").write_text("".join(f"{json.dumps(p)}\n" for p in points))

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import ROOT
+from commands import ROOT, logged_points
 from number_task import number_pairs, numbers_config, write_config
 from s3_server import bucket_with
 from safetensors.torch import load_file
@@ -273,7 +273,7 @@ def test_recipe_for_ray_train_survives_a_killed_worker(seq2seq, tmp_path):
         output = end(program)
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["num_continuations"] == 1, output
-    points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    points = logged_points(run)
     steps = [point["step"] for point in points if "train/loss" in point]
     assert steps == [*range(20, 401, 20)]
     name = "checkpoints/step-00000400/weights.safetensors"

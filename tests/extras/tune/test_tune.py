@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import ROOT, Command
+from commands import ROOT, Command, logged_points
 from number_task import FAST, numbers_config, write_config
 
 from seq2seq_cli.commands.diff import differing_results
@@ -140,7 +140,7 @@ def test_a_bad_trial_is_pruned(config, searched, seq2seq, tmp_path):
     *_, pruned = trials_of(folder)
     # It is not judged in its first third, and ends with the update after its second validation.
     assert (pruned["state"], pruned["updates"]) == ("pruned", 11)
-    points = map(json.loads, (folder / "trials/6/metrics.jsonl").read_text().splitlines())
+    points = logged_points(folder / "trials/6")
     assert pruned["score"] == min(p["valid/loss"] for p in points if "valid/loss" in p)
     assert options_of(folder / "best.yaml") == options_of(searched / "best.yaml")
 
