@@ -27,11 +27,8 @@ def before_forward(
         if isinstance(module, kind):
             action(module, inputs[0])
 
-    handle = register_module_forward_pre_hook(hook)
-    try:
+    with register_module_forward_pre_hook(hook):
         yield
-    finally:
-        handle.remove()
 
 
 @contextmanager
@@ -43,11 +40,8 @@ def after_forward(
     def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> object:
         return action(module, inputs[0], output) if isinstance(module, kind) else None
 
-    handle = register_module_forward_hook(hook)
-    try:
+    with register_module_forward_hook(hook):
         yield
-    finally:
-        handle.remove()
 
 
 def raise_out_of_memory(*_: object) -> None:
@@ -77,21 +71,15 @@ def after_update(step: int, action: Callable[[], object]) -> Iterator[None]:
         if int(next(iter(optimizer.state.values()))["step"]) == step:
             action()
 
-    handle = register_optimizer_step_post_hook(hook)
-    try:
+    with register_optimizer_step_post_hook(hook):
         yield
-    finally:
-        handle.remove()
 
 
 @contextmanager
 def before_update(action: Callable[[torch.optim.Optimizer], object]) -> Iterator[None]:
     """Call `action` before every step of an optimizer."""
-    handle = register_optimizer_step_pre_hook(lambda optimizer, *_: action(optimizer))
-    try:
+    with register_optimizer_step_pre_hook(lambda optimizer, *_: action(optimizer)):
         yield
-    finally:
-        handle.remove()
 
 
 @contextmanager

@@ -179,11 +179,8 @@ class FakeClock:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        handle = register_module_forward_pre_hook(self.count)
-        try:
+        with register_module_forward_pre_hook(self.count):
             yield
-        finally:
-            handle.remove()
 
     def hooks(self, stop: int | None = None) -> Hooks:
         return replace(stop_at(stop), monotonic=lambda: self.now)
