@@ -32,11 +32,12 @@ def bare_run(
     )
 
 
-def random_batch(sentences: int, seed: int) -> Batch:
+def random_batch(sentences: int, length: int = 8, *, seed: int) -> Batch:
     generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(2, 9, (sentences, 2), generator=generator)
-    src, tgt = (torch.randint(4, 30, (sentences, 9), generator=generator) for _ in range(2))
-    places = torch.arange(9)
+    lengths = torch.randint(2, length + 1, (sentences, 2), generator=generator)
+    lengths[0] = length
+    src, tgt = (torch.randint(4, 30, (sentences, length), generator=generator) for _ in range(2))
+    places = torch.arange(length)
     src[places >= lengths[:, :1]] = 0
     labels = tgt.masked_fill(places >= lengths[:, 1:], IGNORE_INDEX)
     tgt_in = torch.cat([torch.full((sentences, 1), 2), tgt[:, :-1]], dim=1)

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from seq2seq_cli import Translator
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.decoding.engines.base import Decoder
+from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.requests import Request
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, Tokenizers
 
 GREEDY = DecodingConfig()
 MODES = {
@@ -37,6 +39,24 @@ def build(seed: int, vocabulary: int = 12, num_features: int = 0, **options) -> 
             if name == "projection.bias":
                 parameter.normal_()
     return model
+
+
+def translator(tokenizer: Tokenizer, seed: int, engine: str = "auto", **decoding) -> Translator:
+    """A translator with a random model, whose translations have about ten tokens."""
+    config = Config.model_validate(
+        {
+            "data": {"train": {"src": "a", "tgt": "b"}},
+            "model": {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 32, "dropout": 0.0},
+            "decoding": {"max_len_extra": 12, **decoding},
+        },
+        strict=None,
+    )
+    torch.manual_seed(seed)
+    model = Transformer(config.model, len(tokenizer), len(tokenizer), True, PAD_ID).eval()
+    with torch.no_grad():
+        model.projection.weight.mul_(2)
+    decoder = make_decoder(model, "fp32", engine)
+    return Translator(model, Tokenizers(tokenizer, tokenizer), config, decoder=decoder)
 
 
 def random_sources(count: int) -> list[list[int]]:

@@ -5,6 +5,7 @@ import itertools
 import logging
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -74,21 +75,16 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> tuple[str | Non
         if not modules and _is_finite(inputs) and not _is_finite(output):
             modules.append(name)
 
-    hooks = [
-        module.register_forward_hook(functools.partial(check, name))
-        for name, module in run.model.named_modules()
-    ]
     shards = [run.parallel.shard(part) for part in split_batches(batches, run.state.too_large)]
     seed_dropout(run.model, training.seed, run.state.step + 1, run.parallel.rank)
     source = None
-    try:
+    with ExitStack() as hooks:
+        for name, module in run.model.named_modules():
+            hooks.enter_context(module.register_forward_hook(functools.partial(check, name)))
         for shard in shards:  # all of them: other processes may wait for this one's weights
             loss = batch_loss(shard)  # with gradients, as without them dropout draws other numbers
             if source is None and (modules or not _is_finite(loss)):
                 source = (modules or ["projection"])[0], _describe(shard, tokenizers)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return source or (None, _describe(shards[0], tokenizers))
 
 

@@ -194,8 +194,8 @@ def test_pipes_are_rejected_as_training_text(numbers, seq2seq, tmp_path):
     assert f"the folder {tmp_path / 'empty'} has no files" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["pipe", "/dev/stdin"])
-def test_eval_reads_no_stream_that_a_run_names(name, trained, seq2seq, tmp_path):
+@pytest.mark.parametrize("name", ["pipe", "/dev/stdin", "/dev/zero"])
+def test_eval_reads_no_stream_or_device_that_a_run_names(name, trained, seq2seq, tmp_path):
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     if name == "pipe":
         os.mkfifo(tmp_path / name)

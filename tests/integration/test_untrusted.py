@@ -294,17 +294,6 @@ def test_invalid_metrics_lines_are_dropped(trained, numbers, seq2seq, tmp_path):
     assert len(found.splitlines()) == len(points.splitlines()) + 2
 
 
-@pytest.mark.parametrize("device", ["/dev/zero", "/dev/stdin"])
-def test_eval_reads_no_device_that_a_config_names(device, trained, seq2seq, tmp_path):
-    run = Path(shutil.copytree(trained, tmp_path / "run"))
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    config["data"]["valid"] = {"src": device, "tgt": device}
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    result = seq2seq("eval", run)
-    assert result.exit_code == 2
-    assert f"validation text ({device}) was not found" in result.stderr
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> dict:
     return numbers_config(tmp_path)

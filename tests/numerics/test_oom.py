@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from bare_runs import ALONE, bare_run
+from bare_runs import ALONE, bare_run, random_batch
 from number_task import numbers_config, write_config
 from seams import before_update, out_of_memory, raise_out_of_memory
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
+from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training.auto_batch_size import (
@@ -33,19 +33,6 @@ from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.step import train_step
-
-
-def random_batch(sentences: int, length: int, seed: int) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(2, length + 1, (sentences, 2), generator=generator)
-    lengths[0] = length
-    src, tgt = (torch.randint(4, 30, (sentences, length), generator=generator) for _ in range(2))
-    src[torch.arange(length) >= lengths[:, :1]] = 0
-    labels = tgt.masked_fill(torch.arange(length) >= lengths[:, 1:], IGNORE_INDEX)
-    tgt_in = torch.cat([torch.full((sentences, 1), 2), tgt[:, :-1]], dim=1)
-    tgt_in[torch.arange(length) >= lengths[:, 1:]] = 0
-    return Batch(src, tgt_in, labels, int(lengths[:, 1].sum()), int(lengths[:, 0].sum()))
-
 
 BATCHES = [random_batch(6, 5, seed=1), random_batch(9, 8, seed=2), random_batch(3, 12, seed=3)]
 

@@ -467,7 +467,7 @@ def test_activation_checkpointing_keeps_every_bit_of_the_gradients(options):
         model.checkpoints_activations = checkpoints
         batch_loss = BatchLoss(model, 0.1, use_bf16=False).train()
         for seed in (1, 2):
-            batch_loss(random_batch(7, seed)).total.backward()
+            batch_loss(random_batch(7, seed=seed)).total.backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     assert all(torch.equal(gradients[0][name], g) for name, g in gradients[1].items())
 

@@ -3,19 +3,16 @@
 import itertools
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import translator
 
-from seq2seq_cli import Translator
-from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.tokenizer import TokenizerConfig
-from seq2seq_cli.decoding.engines.choice import ENGINES, make_decoder
+from seq2seq_cli.decoding.engines.choice import ENGINES
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.translation import TranslationInput
-from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.words import split_words
-from seq2seq_cli.tokenizers.tokenizer import PAD_ID, Tokenizer, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
 BYTES = Tokenizer.fit(["a tea art, seat."] * 4, TokenizerConfig(kind="bpe", vocab_size=280))
 SOURCES = ["a tea", "art", "seat, a tea art.", "rest"]
@@ -29,26 +26,8 @@ MODES = {
 }
 
 
-def translator(seed: int, engine: str = "plain", **decoding: object) -> Translator:
-    """A random model whose translations are mostly single bytes."""
-    config = Config.model_validate(
-        {
-            "data": {"train": {"src": "a", "tgt": "b"}},
-            "model": {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 32, "dropout": 0.0},
-            "decoding": {"max_len_factor": 1, "max_len_extra": 12, **decoding},
-        },
-        strict=None,
-    )
-    torch.manual_seed(seed)
-    model = Transformer(config.model, len(BYTES), len(BYTES), True, PAD_ID).eval()
-    with torch.no_grad():
-        model.projection.weight.mul_(2)
-    decoder = make_decoder(model, "fp32", engine)
-    return Translator(model, Tokenizers(BYTES, BYTES), config, decoder=decoder)
-
-
 def usable_engines() -> list[str]:
-    model = translator(0).model
+    model = translator(BYTES, 0).model
     return [name for name in ENGINES if ENGINES[name].unsupported(model, "fp32") is None]
 
 
@@ -59,7 +38,7 @@ def test_no_search_returns_broken_characters(engine, mode):
     for seed, prefix in itertools.product(range(3), ("", "tea 啤酒")):
         inputs = [TranslationInput(source, prefix) for source in SOURCES]
         outputs = Outputs(log_probs=True, alignment=True)
-        for each in translator(seed, engine, **MODES[mode]).search(inputs, outputs):
+        for each in translator(BYTES, seed, engine, **MODES[mode]).search(inputs, outputs):
             for one in each:
                 assert "\ufffd" not in one.text
                 assert one.text.startswith(prefix)
@@ -75,7 +54,7 @@ def test_a_hypothesis_does_not_leave_a_phrase_within_a_character(required):
     firsts = {token for text in required for token in BYTES.to_pieces(text) if token > "<0xC2"}
     for seed in range(6):
         inputs = [TranslationInput(source, "", required) for source in SOURCES]
-        for (one,) in translator(seed, beam_size=4).search(inputs):
+        for (one,) in translator(BYTES, seed, beam_size=4).search(inputs):
             assert all(text in one.text for text in required), one.text
             ids = BYTES.ids_of(one.tokens)
             for place, token in enumerate(one.tokens):

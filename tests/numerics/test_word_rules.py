@@ -4,17 +4,15 @@ import re
 
 import pytest
 import torch
+from small_models import translator
 
-from seq2seq_cli import Translator
-from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.decoding.search.banned_words import BannedWords
 from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens
 from seq2seq_cli.decoding.target_words import TargetWords
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.tokenizers.tokenizer import PAD_ID, Tokenizer, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
 ENGLISH = "do does doing done the they then these tea team art party start see seem a an at . , !"
 JAPANESE = "私は東京に行きます。東京タワーを見ます。京都の人です。Tom と do"
@@ -26,23 +24,6 @@ def tokenizer_of(kind: str, language: str) -> Tokenizer:
     return Tokenizer.fit(TEXTS[language], TokenizerConfig(kind=kind, vocab_size=size))
 
 
-def translator(tokenizer: Tokenizer, seed: int, **decoding) -> Translator:
-    """A translator with a random model, whose translations have about ten tokens."""
-    config = Config.model_validate(
-        {
-            "data": {"train": {"src": "a", "tgt": "b"}},
-            "model": {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 32, "dropout": 0.0},
-            "decoding": {"beam_size": 4, "max_len_extra": 12, **decoding},
-        },
-        strict=None,
-    )
-    torch.manual_seed(seed)
-    model = Transformer(config.model, len(tokenizer), len(tokenizer), True, PAD_ID).eval()
-    with torch.no_grad():
-        model.projection.weight.mul_(2)
-    return Translator(model, Tokenizers(tokenizer, tokenizer), config)
-
-
 SOURCES = ["do", "the tea", "they see", "art a", "start", "seem then at"]
 
 
@@ -52,7 +33,7 @@ def test_required_words_appear_as_whole_words(kind, required):
     tokenizer = tokenizer_of(kind, "en")
     for seed in range(4):
         inputs = [TranslationInput(source, "", required) for source in SOURCES]
-        found = translator(tokenizer, seed).search(inputs)
+        found = translator(tokenizer, seed, beam_size=4).search(inputs)
         for (one,) in found:
             for text in required:
                 end = r"(?!\w)" if text[-1].isalpha() else ""
@@ -85,7 +66,8 @@ def test_required_words_of_scripts_without_spaces_get_no_spaces(kind, text):
     tokenizer = tokenizer_of(kind, "ja")
     assert TargetWords(tokenizer).phrase(text).word_ends is None  # any character may follow
     for seed in range(6):
-        found = translator(tokenizer, seed).search([TranslationInput("私は", "", (text,))] * 2)
+        inputs = [TranslationInput("私は", "", (text,))] * 2
+        found = translator(tokenizer, seed, beam_size=4).search(inputs)
         assert all(text in one.text and f" {text}" not in one.text for (one,) in found)
 
 
@@ -95,7 +77,7 @@ def test_prefix_with_trailing_space_ends_its_word(kind):
     texts: dict[str, list[str]] = {}
     for prefix in ("the", "the ", "the\t", "a the "):
         sentences = [TranslationInput(source, prefix) for source in SOURCES]
-        found = [translator(tokenizer, seed).search(sentences) for seed in range(4)]
+        found = [translator(tokenizer, seed, beam_size=4).search(sentences) for seed in range(4)]
         texts[prefix] = [one.text for of_seed in found for (one,) in of_seed]
         assert all(text.startswith(prefix.strip()) for text in texts[prefix])
     for prefix in ("the ", "the\t", "a the "):

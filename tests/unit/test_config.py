@@ -30,12 +30,6 @@ def mistakes(tmp_path: Path, text: str, *overrides: str) -> str:
     return str(caught.value).replace(str(tmp_path), "")
 
 
-def test_config_survives_saving_and_loading(tmp_path):
-    config = load(tmp_path, MINIMAL, "training.lr=3e-4", "model.layers.decoder=1")
-    (tmp_path / "saved.yaml").write_text(config_yaml(config), encoding="utf-8")
-    assert load_config(tmp_path / "saved.yaml") == config
-
-
 def test_number_formats(tmp_path):
     config = load(tmp_path, MINIMAL + "training: {lr: 3e-4, adam_epsilon: 1E-8, max_grad_norm: 2}")
     assert (config.training.lr, config.training.adam_epsilon) == (3e-4, 1e-8)
