@@ -233,7 +233,7 @@ def translate(
             place, lines, path = stack.enter_context(task.opened())
         is_watched = sys.stderr.isatty() and not sentences
         bar = stack.enter_context(tqdm(unit=" lines", file=sys.stderr, disable=not is_watched))
-        write = stack.enter_context(line_writer(path))
+        write = stack.enter_context(line_writer(path, is_locked=shard is not None))
         for outputs in translate_stream(job, lines, input_file, processes, place):
             for line in outputs:
                 write(line)

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple, TextIO, cast
 
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import naming
+from seq2seq_cli.files import lock, naming
 from seq2seq_cli.paths import remote_errors
 from seq2seq_cli.text.compression import limited, opened
 
@@ -84,11 +84,12 @@ def decoded_lines(source: Iterable[bytes], name: str, first_number: int = 1) -> 
 
 
 @contextmanager
-def line_writer(path: Path | None) -> Iterator[Callable[[str], None]]:
+def line_writer(path: Path | None, *, is_locked: bool = False) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes a line at once, to a file or (None or `-`) to standard output.
 
     The file is created with the first line, or at the end: an error before leaves no empty file.
-    Errors of the system name it.
+    Errors of the system name it. Raises UserError if another process is writing it, unless the
+    caller has locked it.
     """
     target = None if path == STANDARD_STREAM else path
     name = target or Path("standard output")
@@ -98,8 +99,12 @@ def line_writer(path: Path | None) -> Iterator[Callable[[str], None]]:
         def file() -> BinaryIO:
             if target is None:
                 return sys.stdout.buffer
-            opened_file = target.open("wb")
+            opened_file = target.open("ab")
             stack.callback(naming(name)(opened_file.close))
+            if target.is_file():  # no pipe or device
+                if not is_locked:
+                    _lock_output(opened_file, target)
+                opened_file.truncate(0)
             return opened_file
 
         @naming(name)
@@ -109,6 +114,13 @@ def line_writer(path: Path | None) -> Iterator[Callable[[str], None]]:
 
         yield write
         file()
+
+
+def _lock_output(file: BinaryIO, path: Path) -> None:
+    try:
+        lock(file.fileno())
+    except BlockingIOError:
+        raise UserError(f"another process is writing {path}") from None
 
 
 def is_one_file(source: Path | None, target: Path | None) -> bool:

@@ -108,3 +108,14 @@ def test_lines_that_find_no_room_on_the_disk_name_their_file():
     with pytest.raises(OSError) as error, line_writer(full) as write:
         write("line")
     assert error.value.filename == str(full)
+
+
+def test_a_file_that_another_process_writes_is_refused_and_keeps_its_lines(tmp_path):
+    output = tmp_path / "output"
+    output.write_text("an earlier, longer line\n")
+    with line_writer(output) as write:
+        write("first")
+        with pytest.raises(UserError, match="another process is writing"), line_writer(output) as w:
+            w("other")
+        write("second")
+    assert output.read_text() == "first\nsecond\n"

@@ -192,7 +192,10 @@ def translate_source(task: Task, source: Path, num_lines: int) -> list[Path]:
                 with path.open("rb") as file:
                     bar.update(sum(1 for _ in file))
                 continue
-            with shard.opened() as (place, lines, part), line_writer(part) as write:
+            with (
+                shard.opened() as (place, lines, part),
+                line_writer(part, is_locked=True) as write,
+            ):
                 for outputs in translate_stream(job, lines, source, task.processes, place):
                     for line in outputs:
                         write(line)
