@@ -247,8 +247,8 @@ class RunFolder:
         while (descriptor := self._try_lock()) is None:
             if time.monotonic() >= deadline:
                 raise UserError(
-                    f"another process is training in {self.path}; stop it first, or choose another "
-                    "--run-dir"
+                    f"another process is training in {self.path} or averaging its checkpoints: "
+                    "wait for it, or stop it"
                 )
             if not is_waiting:
                 is_waiting = True
