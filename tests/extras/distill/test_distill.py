@@ -29,6 +29,7 @@ from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.distill.distillation import Task, student_config
 from seq2seq_cli.extras.distill.filters import RULES, Filters, Translated, judge
+from seq2seq_cli.extras.distill.stages import written
 from seq2seq_cli.extras.distill.student import Shape
 
 PAIRS = number_pairs(240, seed=8)
@@ -359,3 +360,12 @@ def test_shapes():
     for width in (8, 16, 24, 128, 192, 256, 264, 1024):
         heads = Shape(2, 1, width).choices()["model.heads"].value
         assert width % heads == 0 == width // heads % 2  # as rotary positions need
+
+
+def test_a_full_disk_names_the_file_of_a_stage_and_nothing_is_left_of_it(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.with_name(f"{path.name}.part").symlink_to("/dev/full")
+    with pytest.raises(OSError) as error, written(path) as write:
+        write({"src": "1 2"})
+    assert error.value.filename == str(path)
+    assert not [*tmp_path.iterdir()]
