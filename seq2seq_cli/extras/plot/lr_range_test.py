@@ -104,7 +104,7 @@ def _range_test(lowest: float, highest: float, updates: int, trial: DryRun) -> R
     if len(points) < FEWEST_UPDATES:
         raise UserError(
             f"the loss diverged after {len(points):,} updates, at a learning rate of {lr:.2g}: "
-            "lower --start-lr"
+            "lower --start-lr, or use more --updates"
         )
     return RangeTest(training.lr, training.warmup_updates, diverged, points)
 

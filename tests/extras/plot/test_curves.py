@@ -87,6 +87,7 @@ def test_find_lr_keeps_nothing_and_names_what_is_wrong(numbers, seq2seq, tmp_pat
     )
     assert high.exit_code == 2
     assert "the loss diverged after" in high.stderr
+    assert "lower --start-lr, or use more --updates" in high.stderr  # if the rate rises too steeply
 
 
 def test_suggestions_on_a_known_curve():
