@@ -7,6 +7,7 @@ import typer
 
 from seq2seq_cli.cli import options
 from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.translate import check_empty
 from seq2seq_cli.errors import UserError
 
 
@@ -36,7 +37,11 @@ def average(
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace the run's model even if the average is worse.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Replace the run's model even if the average is worse, or a file with content.",
+        ),
     ] = False,
     device: options.Device = None,
 ) -> None:
@@ -47,10 +52,10 @@ def average(
     """
     if sum(given is not None for given in (last, best, steps)) > 1:
         raise UserError("give only one of --last, --best and --steps")
-    if output is not None and force:
-        raise UserError("--force replaces the run's model, which excludes --output")
     if output is not None and output.suffix != ".safetensors":
         raise UserError(f"--output {output}: the name of a file of weights ends in .safetensors")
+    if output is not None and not force:
+        check_empty(output)
     numbers = [] if steps is None else [step.strip() for step in steps.split(",")]
     is_steps = all(number.isascii() and number.isdigit() for number in numbers)
     chosen = sorted({*map(int, numbers)}) if is_steps else []

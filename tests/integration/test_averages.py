@@ -303,10 +303,14 @@ def test_average_command_works_where_the_text_is_not(runs, seq2seq: Command, tmp
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     refused = seq2seq("average", run)
     assert "validation text (gone.src and " in refused.stderr
-    for options in (("--output", tmp_path / "x.safetensors"), ("--force",)):
+    other = tmp_path / "x.safetensors"
+    other.write_bytes(b"other weights")
+    assert "has content: give --force" in seq2seq("average", run, "--output", other).stderr
+    assert other.read_bytes() == b"other weights"
+    for options in (("--output", other, "--force"), ("--force",)):
         result = seq2seq("average", run, "--steps", "12,16", *options)
         assert (result.exit_code, "loss" in result.stdout) == (0, False), result.stderr
-    assert (run / "model.safetensors").read_bytes() == (tmp_path / "x.safetensors").read_bytes()
+    assert (run / "model.safetensors").read_bytes() == other.read_bytes()
 
 
 def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_path):
@@ -319,9 +323,8 @@ def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_p
         (("--steps", "12,012"), "give two steps or more"),
         (("--last", 2, "--best", 2), "give only one of --last, --best and --steps"),
         (("--output", tmp_path / "x"), "ends in .safetensors"),
-        (("--output", tmp_path / "x.safetensors", "--force"), "which excludes --output"),
         (("--output", tmp_path / "no" / "x.safetensors"), "there is no folder"),
-        (("--output", run / "model.safetensors"), "model.safetensors belongs to the run"),
+        (("--output", run / "model.safetensors", "--force"), "belongs to the run"),
     ):
         result = seq2seq("average", run, *given)
         assert result.exit_code == 2
