@@ -186,6 +186,18 @@ def test_bad_words_come_along(tmp_path: Path, seq2seq: Command) -> None:
     assert f"[{ids['<pad>']}]" not in result.stdout
 
 
+def test_logits_of_impossible_tokens_have_no_tolerance_to_meet(
+    imported: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    """Exports for CTranslate2 have such biases; numbers of fp32 are 0.001 apart there."""
+    source = shutil.copytree(imported / "model", tmp_path / "model")
+    weights = load_file(source / "model.safetensors")
+    weights["final_logits_bias"][0, ::2] -= 1e4
+    save_file(weights, source / "model.safetensors")
+    result = seq2seq("import", source, tmp_path / "run")
+    assert result.exit_code == 0, result.stderr
+
+
 @pytest.mark.parametrize("kind", ["t5", "mbart", "m2m_100", "pegasus", "bert"])
 def test_other_architectures_are_refused_by_name(
     kind: str, imported: Path, tmp_path: Path, seq2seq: Command
