@@ -220,7 +220,8 @@ def _held_out_text(
 
 
 def _size(answer: str) -> int:
-    if not (digits := answer.replace(",", "")).isdecimal():
+    digits = answer.replace(",", "")
+    if not digits.isdecimal() or answer not in (digits, f"{int(digits):,}"):
         raise ValueError(f"{answer} is not a number of pairs")
     return int(digits)
 

@@ -359,11 +359,11 @@ def test_presets_train_with_paths_given_on_the_command_line(text, seq2seq):
 
 
 def test_answers_that_cannot_be_used_are_asked_for_again(text, seq2seq):
-    result = seq2seq(
-        "init", text, stdin="-5\nvalit.tsv\n1e3\n20\n-2\nfew\n10\n-1\nnan\n2h\n0\n"
-    ).ok()
-    assert result.stdout.count("Error: ") == 8
+    answers = "-5\nvalit.tsv\n1e3\n1,5\n20\n-2\nfew\n1,5\n10\n-1\nnan\n2h\n0\n"
+    result = seq2seq("init", text, stdin=answers).ok()
+    assert result.stdout.count("Error: ") == 10
     assert "there is no file valit.tsv" in result.stdout
+    assert result.stdout.count("1,5 is not a number of pairs") == 2
     assert "2h is not a number of hours" in result.stdout
     assert len(read_part(Path("mine"), "valid")) >= 20
     assert len(read_part(Path("mine"), "test")) >= 10
