@@ -243,12 +243,15 @@ def translate(
 def _check_files(
     sentences: list[str] | None, source: Path | None, output: Path | None, shard: str | None
 ) -> None:
+    from seq2seq_cli.text.compression import BY_SUFFIX
     from seq2seq_cli.text.io import STANDARD_STREAM, is_one_file
 
     if shard and (sentences or {source, output} & {None, STANDARD_STREAM}):
         raise UserError("--shard needs --input and --output, which are files")
     if sentences and source:
         raise UserError("give sentences or --input, not both")
+    if output and output.suffix in BY_SUFFIX:
+        raise UserError(f"the output {output} would not be compressed: choose another suffix")
     for sentence in sentences or []:
         with suppress(OSError, ValueError):  # too long for a name
             if Path(sentence).is_file():

@@ -377,6 +377,9 @@ def test_an_output_with_content_is_replaced_only_if_forced(trained, seq2seq, tmp
     assert seq2seq("translate", trained, "-o", output, "--force", "3").exit_code == 0
     assert output.read_text() == "three\n"
     assert seq2seq("translate", trained, "-o", "/dev/null", "3").exit_code == 0
+    refused = seq2seq("translate", trained, "-o", f"{output}.gz", "3")
+    assert (refused.exit_code, Path(f"{output}.gz").exists()) == (2, False)
+    assert "would not be compressed" in refused.stderr
 
 
 def test_score_prints_log_probs_of_given_translations(
