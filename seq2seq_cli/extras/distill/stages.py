@@ -10,7 +10,7 @@ from typing import Any
 
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import fsync, naming, read_json, write_json
+from seq2seq_cli.files import read_json, replacing, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import hash_of_files
 
@@ -65,15 +65,9 @@ class Stage:
 
 @contextmanager
 def written(path: Path) -> Iterator[Callable[[Any], None]]:
-    """Yield a function that writes an object as a line of JSON; the file is complete or absent.
-
-    Errors of the system name it.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        with naming(path), part.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
-            yield lambda value: print(json.dumps(value, ensure_ascii=False), file=file)
-        fsync(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    """Yield a function that writes an object as a line of JSON; the file is complete or absent."""
+    with (
+        replacing(path) as part,
+        part.open("w", encoding="utf-8", errors="replace", newline="\n") as file,
+    ):
+        yield lambda value: print(json.dumps(value, ensure_ascii=False), file=file)
