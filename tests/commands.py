@@ -19,6 +19,11 @@ class Result(NamedTuple):
         assert self.exit_code == 0, self.stderr
         return self
 
+    def error(self) -> str:
+        """Return the message of a command that must exit with 2."""
+        assert self.exit_code == 2, self.stderr
+        return self.stderr
+
 
 def logged_points(run: Path) -> list[dict[str, Any]]:
     """Return the entries of metrics.jsonl."""

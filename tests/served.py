@@ -130,11 +130,9 @@ def serving(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     served = Served(process, "", 0)
-    assert process.stderr is not None
-    lines = process.stderr
 
     def read() -> None:
-        for line in lines:
+        for line in process.stderr:
             served.log.append(line.rstrip("\n"))
 
     reader = threading.Thread(target=read, daemon=True)
@@ -142,7 +140,6 @@ def serving(
     try:
         line = served.wait_for_log(r"serving .* at http://")
         match = re.search(r"http://(\[?[^ ]+?\]?):(\d+)", line)
-        assert match is not None
         served.host, served.port = match[1].strip("[]"), int(match[2])
         yield served
         if process.poll() is None:
@@ -152,7 +149,7 @@ def serving(
         process.kill()
         process.wait()
         reader.join(timeout=10)
-        lines.close()
+        process.stderr.close()
 
 
 def names_config(folder: Path, **languages: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seq2seq_cli import Translator
 from seq2seq_cli.config.decoding import DecodingConfig
@@ -11,6 +11,7 @@ from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.decoding.engines.base import Decoder
 from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.requests import Request
+from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, Tokenizers
 
@@ -57,6 +58,19 @@ def translator(tokenizer: Tokenizer, seed: int, engine: str = "auto", **decoding
         model.projection.weight.mul_(2)
     decoder = make_decoder(model, "fp32", engine)
     return Translator(model, Tokenizers(tokenizer, tokenizer), config, decoder=decoder)
+
+
+def pytorch_attention(d_model: int, heads: int) -> tuple[MultiHeadAttention, nn.Module]:
+    """The package's attention and PyTorch's, with the same weights."""
+    ours = MultiHeadAttention(d_model, heads, bias=True, dropout=0.0)
+    theirs = nn.MultiheadAttention(d_model, heads, batch_first=True)
+    parts = (ours.query, ours.key, ours.value)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        theirs.out_proj.weight.copy_(ours.output.weight)
+        theirs.out_proj.bias.copy_(ours.output.bias)
+    return ours, theirs
 
 
 def random_sources(count: int) -> list[list[int]]:

@@ -4,7 +4,6 @@
 starts from it, and it fills in the options that a config leaves out.
 """
 
-import itertools
 import logging
 import textwrap
 from collections.abc import Mapping, Sequence, Set
@@ -203,7 +202,7 @@ def _excluded(given: Set[str]) -> set[str]:
     return set().union(*(others for some, others in _DEPENDENT if some & given))
 
 
-def commented_yaml(head: Sequence[str], choices: Choices, schema: str | None) -> str:
+def commented_yaml(head: Sequence[str], choices: Choices, schema: str | None = None) -> str:
     """Return a config with the reasons as comments; `head` are paragraphs.
 
     `schema` is the path of the JSON schema, for editors.
@@ -211,9 +210,11 @@ def commented_yaml(head: Sequence[str], choices: Choices, schema: str | None) ->
     lines = [f"# yaml-language-server: $schema={schema}"] if schema else []
     for paragraph in head:
         lines += [f"# {line}" for line in textwrap.wrap(paragraph, _WIDTH - 2)]
-    for section, options in itertools.groupby(choices.items(), lambda o: o[0].split(".")[0]):
-        lines += ["", f"{section}:"]
-        for name, (value, reason) in options:
+    for section in Config.model_fields:
+        options = [name for name in choices if name.startswith(f"{section}.")]
+        lines += ["", f"{section}:"] if options else []
+        for name in options:
+            value, reason = choices[name]
             option = f"  {name.removeprefix(f'{section}.')}: {yaml_text(value)}"
             line = f"{option}  # {reason}" if reason else option
             if len(line) > _WIDTH:

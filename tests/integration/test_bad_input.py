@@ -188,9 +188,7 @@ def test_invalid_command_line_is_explained(seq2seq, arguments, expected, tmp_pat
     }
     for name, content in configs.items():
         Path(f"{name}.yaml").write_bytes(content)
-    result = seq2seq(*arguments)
-    assert result.exit_code == 2
-    assert expected in result.stderr
+    assert expected in seq2seq(*arguments).error()
 
 
 def test_command_line_paths_expand_home_and_variables(trained, numbers, seq2seq, monkeypatch):
@@ -248,15 +246,11 @@ def test_damaged_run_folder_is_rejected_naming_the_file(trained, seq2seq, tmp_pa
     for name, content in damage.items():
         run = copy_run(trained, tmp_path / name)
         (run / name).write_bytes(content)
-        result = seq2seq("translate", run, "1")
-        assert result.exit_code == 2
-        assert name in result.stderr
+        assert name in seq2seq("translate", run, "1").error()
     run = copy_run(trained, tmp_path / "other shape")
     text = (run / "config.yaml").read_text().replace("d_model: 64", "d_model: 32")
     (run / "config.yaml").write_text(text)
-    result = seq2seq("translate", run, "1")
-    assert result.exit_code == 2
-    assert "does not fit the config" in result.stderr
+    assert "does not fit the config" in seq2seq("translate", run, "1").error()
 
 
 def test_damaged_or_missing_checkpoints_are_not_overwritten(trained, numbers, seq2seq, tmp_path):
@@ -278,9 +272,7 @@ def test_damaged_or_missing_checkpoints_are_not_overwritten(trained, numbers, se
         assert (run / "config.yaml").read_bytes() == config
     run = copy_run(trained, tmp_path / "lost")
     shutil.rmtree(run / "checkpoints")
-    result = seq2seq(*train, run)
-    assert result.exit_code == 2
-    assert "no checkpoint to resume from" in result.stderr
+    assert "no checkpoint to resume from" in seq2seq(*train, run).error()
     assert logged_points(run)[0]["step"] == 20
 
 
@@ -290,9 +282,8 @@ def test_nan_and_infinite_weights_are_rejected(trained, seq2seq, tmp_path):
     for number in (math.nan, math.inf):
         name = max(weights)
         save_file(weights | {name: weights[name].fill_(number)}, run / "model.safetensors")
-        result = seq2seq("translate", run, "--sampling", "1 2")
-        assert result.exit_code == 2
-        assert f"model.safetensors is damaged: {name} contains" in result.stderr
+        message = seq2seq("translate", run, "--sampling", "1 2").error()
+        assert f"model.safetensors is damaged: {name} contains" in message
     save_file(weights | {name: weights[name].double().fill_(1e300)}, run / "model.safetensors")
     result = seq2seq(
         "translate", run, "1 2"
@@ -331,23 +322,20 @@ def test_score_and_eval_count_skipped_pairs(trained, seq2seq, tmp_path):
 
 def test_score_refuses_pairs_whose_memory_would_grow_with_the_square(trained, seq2seq, tmp_path):
     (tmp_path / "x.tsv").write_text(f"1\tone\n{'1 ' * 5_000}\tone\n")
-    refused = seq2seq("score", trained, "--pairs", tmp_path / "x.tsv")
-    assert refused.exit_code == 2
-    assert "a pair has 5,000 tokens; pairs are scored up to" in refused.stderr
-    assert "It begins with: 1 1 1" in refused.stderr
+    message = seq2seq("score", trained, "--pairs", tmp_path / "x.tsv").error()
+    assert "a pair has 5,000 tokens; pairs are scored up to" in message
+    assert "It begins with: 1 1 1" in message
 
 
 def test_deeply_nested_json_is_rejected(trained, numbers, seq2seq, tmp_path):
     deep = '{"src": ' + "[" * 9_999
-    refused = seq2seq("translate", trained, "--input-format", "jsonl", stdin=deep)
-    assert refused.exit_code == 2
-    assert "line 1: not of the form" in refused.stderr
+    message = seq2seq("translate", trained, "--input-format", "jsonl", stdin=deep).error()
+    assert "line 1: not of the form" in message
     run = copy_run(trained, tmp_path / "run")
     (run / "manifest.json").write_text(deep)
     more = ("--set", "training.max_steps=241")
-    refused = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more)
-    assert refused.exit_code == 2
-    assert "manifest.json is damaged: it is not JSON" in refused.stderr
+    message = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more).error()
+    assert "manifest.json is damaged: it is not JSON" in message
 
 
 def test_model_larger_than_memory_is_rejected(numbers, seq2seq):
@@ -359,15 +347,13 @@ def test_model_larger_than_memory_is_rejected(numbers, seq2seq):
         result = seq2seq("check", numbers / "numbers.yaml", "--set", "model.d_ff=1_000_000", *large)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-    assert result.exit_code == 2
-    assert "does not fit into memory" in result.stderr
+    assert "does not fit into memory" in result.error()
 
 
 def test_train_rejects_a_folder_with_other_files(numbers, seq2seq, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path)
-    assert result.exit_code == 2
-    assert "not empty (it contains thesis.tex)" in result.stderr
+    message = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path).error()
+    assert "not empty (it contains thesis.tex)" in message
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -414,5 +400,4 @@ def test_out_of_memory_outside_a_batch_is_reported(numbers, seq2seq, tmp_path):
     short = ("--set", "training.max_steps=2", "--set", "training.warmup_steps=0")
     with before_update(raise_out_of_memory):
         result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path / "run", *short)
-    assert result.exit_code == 2
-    assert "out of memory outside a training batch" in result.stderr
+    assert "out of memory outside a training batch" in result.error()

@@ -97,9 +97,7 @@ def test_diff_names_the_first_step_with_different_metrics(run, copy, seq2seq):
 
 
 def test_diff_rejects_a_folder_that_is_no_run(run, seq2seq, tmp_path):
-    result = seq2seq("diff", run, tmp_path)
-    assert result.exit_code == 2
-    assert "is not a run folder" in result.stderr
+    assert "is not a run folder" in seq2seq("diff", run, tmp_path).error()
 
 
 def test_manifest_records_every_resume(run, copy, config, seq2seq):
@@ -128,6 +126,5 @@ def test_manifest_records_every_resume(run, copy, config, seq2seq):
 def test_run_with_a_replaced_vocabulary_cannot_be_resumed(copy, config, seq2seq):
     (copy / "src.model").write_bytes((copy / "tgt.model").read_bytes())
     longer = ("--set", "training.max_steps=50")
-    result = seq2seq("train", config, "--run-dir", copy, *longer)
-    assert result.exit_code == 2
-    assert "is not the one that the run started with" in result.stderr
+    message = seq2seq("train", config, "--run-dir", copy, *longer).error()
+    assert "is not the one that the run started with" in message

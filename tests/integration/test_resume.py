@@ -205,9 +205,8 @@ def test_checkpoint_of_another_version_stops_and_changes_nothing(config, seq2seq
     values["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     path.write_text(json.dumps(values))
     before = files_in(run)
-    result = seq2seq("train", config, "--run-dir", run)
-    assert result.exit_code == 2
-    assert f"{path} was written by another version of this program" in result.stderr
+    message = seq2seq("train", config, "--run-dir", run).error()
+    assert f"{path} was written by another version of this program" in message
     assert files_in(run) == before
 
 
@@ -316,23 +315,20 @@ def test_keep_last_keep_every_and_keep_best(config, seq2seq, tmp_path):
     assert all(best[n].equal(t) for n, t in load_file(RunFolder(run).best_model(24)).items())
     for which in ("best", "last", "8", "16"):
         assert seq2seq("translate", run, "--model", which, "1 2").exit_code == 0
-    result = seq2seq("translate", run, "--model", "9", "1 2")
-    assert result.exit_code == 2
-    assert "a .safetensors file, or a kept step: 8, 16, 20, 24" in result.stderr
+    message = seq2seq("translate", run, "--model", "9", "1 2").error()
+    assert "a .safetensors file, or a kept step: 8, 16, 20, 24" in message
 
 
 def test_changed_options_need_allow_changed_unless_fixed(config, seq2seq, tmp_path):
     run = begun(config, tmp_path / "run", 8)
     train = ("train", config, "--run-dir", run)
     changed = (*option("lr", 0.001), *option("seed", 7))
-    refused = seq2seq(*train, *changed)
-    assert refused.exit_code == 2
-    assert "allow it with train --allow-changed OPTION" in refused.stderr
-    assert "training.lr: 0.005 in the run, 0.001 now" in refused.stderr
-    refused = seq2seq(*train, *changed, "--allow-changed", "training")
-    assert refused.exit_code == 2
-    assert "training.lr" not in refused.stderr
-    assert "training.seed: 1 in the run, 7 now; this cannot change in a run" in refused.stderr
+    message = seq2seq(*train, *changed).error()
+    assert "allow it with train --allow-changed OPTION" in message
+    assert "training.lr: 0.005 in the run, 0.001 now" in message
+    message = seq2seq(*train, *changed, "--allow-changed", "training").error()
+    assert "training.lr" not in message
+    assert "training.seed: 1 in the run, 7 now; this cannot change in a run" in message
     assert "no such option" in seq2seq(*train, "--allow-changed", "training.rl").stderr
     allowed = (*option("lr", 0.001), "--allow-changed", "training.lr")
     assert seq2seq(*train, *allowed).exit_code == 0
@@ -401,18 +397,16 @@ def test_max_steps_below_warmup_steps_leaves_the_run_unchanged(config, seq2seq, 
     settings["training"]["max_steps"] = 200
     long = write_config(config.parent, settings, "long.yaml")
     run = begun(long, tmp_path / "run", 4)
-    result = seq2seq("train", long, "--run-dir", run, *option("max_steps", 8))
-    assert result.exit_code == 2
-    assert "training.max_steps 8 ends the run after 8 updates, before the peak" in result.stderr
+    message = seq2seq("train", long, "--run-dir", run, *option("max_steps", 8)).error()
+    assert "training.max_steps 8 ends the run after 8 updates, before the peak" in message
     assert seq2seq("train", long, "--run-dir", run, *option("max_steps", 21)).exit_code == 0
 
 
 def test_model_without_config_is_not_overwritten(whole, config, seq2seq, tmp_path):
     run = shutil.copytree(whole, tmp_path / "run")
     (run / "config.yaml").unlink()
-    result = seq2seq("train", config, "--run-dir", run)
-    assert result.exit_code == 2
-    assert "contains a model but no config.yaml" in result.stderr
+    message = seq2seq("train", config, "--run-dir", run).error()
+    assert "contains a model but no config.yaml" in message
     assert len(RunFolder(run).all_checkpoints()) == 2
 
 
@@ -474,9 +468,7 @@ def test_fine_tuning_starts_from_the_best_weights(config, whole, seq2seq, tmp_pa
         )
     again = ("train", config, "--run-dir", run, *option("max_steps", 6))
     assert seq2seq(*again, "--from", whole).exit_code == 0
-    result = seq2seq(*again, "--from", tmp_path / "other")
-    assert result.exit_code == 2
-    assert "did not start from" in result.stderr
+    assert "did not start from" in seq2seq(*again, "--from", tmp_path / "other").error()
 
 
 def _pieces(run: Path) -> list[str]:
@@ -514,9 +506,8 @@ def test_fine_tuning_takes_the_vocabulary_unless_told_otherwise(config, whole, s
     assert (saved["kind"], saved["reuse"]) == ("word", str(whole))
     assert seq2seq(*train, *option("max_steps", 9), "--from", whole).exit_code == 0
     assert seq2seq(*train, *option("max_steps", 10)).exit_code == 0
-    result = seq2seq(*train, *option("max_steps", 11), "--set", "tokenizer.reuse=null")
-    assert result.exit_code == 2
-    assert "tokenizer.reuse: " in result.stderr
+    message = seq2seq(*train, *option("max_steps", 11), "--set", "tokenizer.reuse=null").error()
+    assert "tokenizer.reuse: " in message
     other = ("--run-dir", tmp_path / "other", "--set", "tokenizer.kind=char", "--from", whole)
     result = seq2seq("train", config, *other)
     assert (
@@ -527,8 +518,7 @@ def test_fine_tuning_takes_the_vocabulary_unless_told_otherwise(config, whole, s
 
 def test_fine_tuning_from_a_missing_run_fails_before_reading_text(config, seq2seq, tmp_path):
     result = seq2seq("train", config, "--run-dir", tmp_path / "run", "--from", tmp_path / "no")
-    assert result.exit_code == 2
-    assert result.stderr.splitlines() == [f"error: there is no run folder {tmp_path / 'no'}"]
+    assert result.error().splitlines() == [f"error: there is no run folder {tmp_path / 'no'}"]
 
 
 def test_same_text_under_another_path_is_no_change(config, whole, seq2seq, tmp_path, monkeypatch):
@@ -564,9 +554,8 @@ def test_same_text_under_another_path_is_no_change(config, whole, seq2seq, tmp_p
 
 def test_fine_tuning_from_another_architecture_is_rejected(config, whole, seq2seq, tmp_path):
     other = ("--set", "model.d_ff=32", "--from", whole)
-    result = seq2seq("train", config, "--run-dir", tmp_path / "run", *other)
-    assert result.exit_code == 2
-    assert "its model.d_ff is 16, this config's 32; they must be the same" in result.stderr
+    message = seq2seq("train", config, "--run-dir", tmp_path / "run", *other).error()
+    assert "its model.d_ff is 16, this config's 32; they must be the same" in message
 
 
 def test_vocabulary_can_be_reused(config, whole, seq2seq, tmp_path):
@@ -581,9 +570,8 @@ def test_vocabulary_can_be_reused(config, whole, seq2seq, tmp_path):
 
 def test_freezing_all_parameters_is_rejected(config, seq2seq, tmp_path):
     everything = option("freeze", "[embeddings, encoder, decoder, projection]")
-    result = seq2seq("train", config, "--run-dir", tmp_path / "run", *everything)
-    assert result.exit_code == 2
-    assert "leaves no parameters to train" in result.stderr
+    message = seq2seq("train", config, "--run-dir", tmp_path / "run", *everything).error()
+    assert "leaves no parameters to train" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -657,6 +645,5 @@ def test_verify_resume_compares_whole_runs(config, whole, seq2seq, tmp_path):
 
 @pytest.mark.slow
 def test_verify_resume_needs_a_run_of_as_many_updates(config, seq2seq):
-    result = seq2seq("verify-resume", config, "--steps", STEPS + 1)
-    assert result.exit_code == 2
-    assert f"the run of this config ends after {STEPS} updates" in result.stderr
+    message = seq2seq("verify-resume", config, "--steps", STEPS + 1).error()
+    assert f"the run of this config ends after {STEPS} updates" in message

@@ -69,9 +69,8 @@ def test_run_with_normalization_per_side_can_be_resumed_and_reused(run, folder, 
     for name in ("src.model", "tgt.model"):
         assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
     symbol = ("--set", "tokenizer.user_defined_symbols=[<x>]")
-    refused = seq2seq("train", config, "--run-dir", tmp_path / "no", *short, *reuse, *symbol)
-    assert refused.exit_code == 2
-    assert "lacks '<x>', which is a tag of data.train or one of" in refused.stderr
+    result = seq2seq("train", config, "--run-dir", tmp_path / "no", *short, *reuse, *symbol)
+    assert "lacks '<x>', which is a tag of data.train or one of" in result.error()
 
 
 def test_vocab_writes_a_file_for_each_normalization(folder, seq2seq, tmp_path):
@@ -97,9 +96,8 @@ def test_output_that_the_terminal_cannot_show_is_escaped(folder, tmp_path):
 
 
 def test_vocab_does_not_replace_that_of_a_run(run, folder, seq2seq):
-    result = seq2seq("vocab", folder / "numbers.yaml", "--output", run)
-    assert result.exit_code == 2
-    assert "is the folder of a run, which has a vocabulary" in result.stderr
+    message = seq2seq("vocab", folder / "numbers.yaml", "--output", run).error()
+    assert "is the folder of a run, which has a vocabulary" in message
 
 
 @pytest.fixture(scope="module")

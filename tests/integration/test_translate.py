@@ -100,8 +100,7 @@ def test_nbest_lists_and_scores(trained, seq2seq):
     assert found["log_prob"] == pytest.approx(sum(found["token_log_probs"]))
     assert found["score"] == pytest.approx(found["log_prob"] / 3, abs=1e-3)  # two words and EOS
     assert len(found["n_best"]) == 2
-    refused = seq2seq("translate", trained, *options, "1 2")
-    assert "need --format" in refused.stderr
+    assert "need --format" in seq2seq("translate", trained, *options, "1 2").stderr
 
 
 def test_alignments_link_the_right_words(trained, seq2seq):
@@ -124,9 +123,8 @@ def test_prefixes_required_and_banned_words(trained, seq2seq):
     assert seq2seq("translate", trained, "--prefix", long, "1 2").stdout.startswith(long)
     required = ("--beam-size", 5, "--require", "eight")
     assert "eight" in seq2seq("translate", trained, *required, "1 2 3").stdout.split()
-    refused = seq2seq("translate", trained, "--require", "eight", "1")
-    assert refused.exit_code == 2
-    assert "need a beam search" in refused.stderr
+    message = seq2seq("translate", trained, "--require", "eight", "1").error()
+    assert "need a beam search" in message
     banned = seq2seq("translate", trained, "--ban", "two", "--ban", "three", "1 2 3").stdout
     assert not {"two", "three"} & set(banned.split())
 
@@ -167,9 +165,8 @@ def test_constraints_of_single_lines(trained, seq2seq):
     assert output[0].startswith("seven")
     assert output[1] == "three"
     assert "nine" in output[2].split()
-    broken = seq2seq("translate", trained, *options, stdin='{"src": "1"}\n{"text": "2"}\n')
-    assert broken.exit_code == 2
-    assert "line 2: not of the form" in broken.stderr
+    message = seq2seq("translate", trained, *options, stdin='{"src": "1"}\n{"text": "2"}\n').error()
+    assert "line 2: not of the form" in message
 
 
 def test_output_length_options(trained, seq2seq):
@@ -277,7 +274,6 @@ def test_split_sentences_are_joined_in_order(translator):
     assert found[0][0].text.endswith("three four")
     outputs = Outputs(log_probs=True, alignment=True)
     aligned = translator.search(inputs[:1], outputs, split_sentences=True)[0][0]
-    assert aligned.alignment is not None
     assert max(source for source, _ in aligned.alignment) > 2  # counted through the whole line
 
 
@@ -312,7 +308,6 @@ def test_ctrl_c_keeps_the_finished_lines(trained, tmp_path):
     output = tmp_path / "out"
     command = [sys.executable, "-m", "seq2seq_cli", "translate", str(trained), "-o", str(output)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
         process.stdin.write("1\n2\n")
         process.stdin.flush()
         while not (output.exists() and len(output.read_text().splitlines()) == 2):
@@ -411,14 +406,11 @@ def test_score_reranks_nbest_lists(trained, seq2seq, tmp_path):
     lines = seq2seq("score", trained, *options).stdout.splitlines()
     assert [line.split(" ||| ")[1] for line in lines] == ["one two", "two two", "three"]
     (tmp_path / "nbest").write_text("7 ||| three\n")
-    refused = seq2seq("score", trained, *options)
-    assert refused.exit_code == 2
-    assert "number 7, but the source has 2 lines" in refused.stderr
+    message = seq2seq("score", trained, *options).error()
+    assert "number 7, but the source has 2 lines" in message
     for number in ("²", "٣", "-1", ""):  # digits to Python, which do not all make a number
         (tmp_path / "nbest").write_text(f"{number} ||| three\n")
-        refused = seq2seq("score", trained, *options)
-        assert refused.exit_code == 2
-        assert "line 1: not of the form" in refused.stderr
+        assert "line 1: not of the form" in seq2seq("score", trained, *options).error()
 
 
 def test_incompatible_decoding_options_are_rejected(trained, seq2seq, tmp_path: Path):

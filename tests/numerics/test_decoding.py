@@ -566,7 +566,6 @@ def test_given_translations_get_the_log_probs_of_the_model():
         logits = model(torch.tensor([[*src, EOS_ID]]), torch.tensor([[BOS_ID, *tgt]]))[0]
         expected = logits.log_softmax(-1)[range(len(tgt) + 1), [*tgt, EOS_ID]]
         assert given.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
-        assert given.attention_TS is not None
         assert given.attention_TS.shape == (len(tgt), len(src))
         np.testing.assert_allclose(given.attention_TS.sum(-1), np.ones(len(tgt)), rtol=1e-5)
 

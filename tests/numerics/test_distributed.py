@@ -266,7 +266,6 @@ def test_ctrl_c_saves_although_nobody_reads_the_messages(whole, tmp_path, proces
     config, run = whole.parent / "numbers.yaml", tmp_path / "run"
     process = start(*TRAIN, config, "--run-dir", run, f"--set=training.processes={processes}")
     wait_for_a_line(run / "metrics.jsonl", process)
-    assert process.stderr is not None
     process.stderr.close()
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=120) == 130

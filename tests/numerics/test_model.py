@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from literal_transformer import transformer as literal_transformer
+from small_models import pytorch_attention
 from torch import nn
 from torch.nn import functional as F
 
@@ -315,14 +316,7 @@ def test_every_parameter_gets_a_gradient(model):
 
 def test_attention_matches_pytorch():
     torch.manual_seed(2)
-    ours = MultiHeadAttention(16, 4, bias=True, dropout=0.0)
-    theirs = nn.MultiheadAttention(16, 4, batch_first=True)
-    with torch.no_grad():
-        parts = (ours.query, ours.key, ours.value)
-        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
-        theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
-        theirs.out_proj.weight.copy_(ours.output.weight)
-        theirs.out_proj.bias.copy_(ours.output.bias)
+    ours, theirs = pytorch_attention(16, 4)
     query, memory = torch.randn(2, 3, 16), torch.randn(2, 5, 16)
     keep = padding_mask(SRC_BS, PAD)
     record = []

@@ -72,7 +72,6 @@ def test_yaml_1_1_words_and_dates_stay_text(tmp_path):
 def test_yaml_anchors_and_merges(tmp_path):
     text = "data: {train: &text {src: a, tgt: b}, valid: {<<: *text, tgt: c}}"
     valid = load(tmp_path, text).valid_text
-    assert valid is not None
     assert [str(path) for path in valid.files] == ["a", "c"]
 
 
@@ -89,7 +88,6 @@ def test_override_switches_between_two_files_and_one_file_of_pairs(tmp_path):
     text = "data: {train: {pairs: x.tsv}, valid: {pairs: y.tsv}}"
     config = load(tmp_path, text, "data.train.src=a", "data.train.tgt=b")
     assert [str(path) for path in config.train_text.files] == ["a", "b"]
-    assert config.valid_text is not None
     assert [str(path) for path in config.valid_text.files] == ["y.tsv"]
     kept = load(tmp_path, MINIMAL, "data.train.pairs=null").train_text
     assert kept.files == (Path("a.de"), Path("a.en"))
@@ -106,7 +104,6 @@ def test_config_paths_expand_home_and_variables(tmp_path, monkeypatch):
     overrides = ("tokenizer.reuse=~/runs/x", "decoding.banned_words=[~/a]")
     given = load_config(tmp_path / "x.yaml", overrides, is_given_now=True)
     assert given.train_text.files == (tmp_path / "a", tmp_path / "b")
-    assert given.valid_text is not None
     assert given.valid_text.files == (tmp_path / "c.tsv",)
     assert given.tokenizer.reuse == tmp_path / "runs/x"
     assert given.decoding.banned_words == ("~/a",)

@@ -435,7 +435,6 @@ def test_epochs_draw_every_pair_of_a_corpus_equally_often():
     total = Counter[int]()
     for epoch in range(1, 9):
         pairs = pairs_of_epoch(sizes, drawn, seed=3, epoch=epoch)
-        assert pairs is not None
         of_corpora = np.histogram(pairs, [0, 7, 17, 21])[0]
         assert of_corpora.tolist() == drawn
         assert np.array_equal(pairs, pairs_of_epoch(sizes, drawn, seed=3, epoch=epoch))

@@ -64,7 +64,6 @@ def test_process_ends_with_the_one_that_started_it(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(ENDLESS)
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE)
-    assert process.stdout is not None
     assert process.stdout.readline() == b"working\n"
     process.kill()
     assert process.stdout.read() == b""

@@ -404,8 +404,6 @@ def _validation(text: Text) -> dict[str, Choice]:
 
 def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> str:
     """Return the config to write; comments at the top describe the text."""
-    sections = list(Config.model_fields)
-    ordered = sorted(chosen.items(), key=lambda item: sections.index(item[0].split(".")[0]))
     limits = plugins.load("export", "limits")
     head = [
         f"Written by seq2seq init from the preset {preset}, for {PRESETS[preset].description}.",
@@ -415,7 +413,7 @@ def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> st
         "All other options have the defaults of configs/reference.yaml.",
     ]
     schema = Path("configs/schema.json")
-    return commented_yaml(head, dict(ordered), str(schema) if schema.is_file() else None)
+    return commented_yaml(head, chosen, str(schema) if schema.is_file() else None)
 
 
 def _as_given(text: ParallelText) -> dict[str, Any]:

@@ -95,13 +95,11 @@ def write_config(
             chosen[f"validation.{name}"] = Choice(getattr(teacher.validation, name))
     if tag is not None:
         chosen["decoding.tag"] = Choice(tag, "the teacher's")
-    sections = list(Config.model_fields)
-    ordered = sorted(chosen.items(), key=lambda item: sections.index(item[0].split(".")[0]))
     head = [
         f"Written by seq2seq distill for {counted(look.counts.pairs, 'pair')}.",
         "All other options have the defaults of configs/reference.yaml.",
     ]
-    content = commented_yaml(head, dict(ordered), None).encode()
+    content = commented_yaml(head, chosen).encode()
     if not path.exists() or path.read_bytes() != content:
         write_atomic(path, content)
     return load_config(path, overrides, is_given_now=True)

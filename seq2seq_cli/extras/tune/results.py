@@ -66,7 +66,7 @@ def write_best(study: Study) -> None:
         name: Choice(value, "; ".join(reasons.get(name, [])))
         for name, value in _shown_options(config, set(reasons))
     }
-    write_atomic(best_config(study), commented_yaml(head, choices, None).encode())
+    write_atomic(best_config(study), commented_yaml(head, choices).encode())
 
 
 def _shown_options(config: Config, names: set[str]) -> Iterator[tuple[str, Any]]:

@@ -111,7 +111,6 @@ def test_a_job_of_slurm_saves_and_requeues_itself(tmp_path):
     start = {"env": ENVIRONMENT | job | {"PATH": f"{tmp_path}:{ENVIRONMENT['PATH']}"}}
     start |= {"args": ["bash", RECIPES / "train.slurm", config, run], "cwd": tmp_path}
     with subprocess.Popen(**start, stderr=subprocess.PIPE, text=True) as script:
-        assert script.stderr is not None
         for line in script.stderr:
             if line.startswith("step 20/"):
                 script.send_signal(signal.SIGTERM)

@@ -21,11 +21,12 @@ import numpy as np
 import pytest
 import torch
 from commands import ROOT
+from small_models import pytorch_attention
 from torch import nn
 from torch.nn import functional as F
 
 from seq2seq_cli.config.types import AttentionScale
-from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale, attention_weights
+from seq2seq_cli.model.attention import ScoreScale, attention_weights
 
 FOLDER = ROOT / "examples"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -115,19 +116,6 @@ def test_heads_by_hand_are_those_of_pytorch():
     future_TT = torch.ones(5, 5, dtype=torch.bool).triu(1)
     expected_BTD, _ = theirs(x_BTD, x_BTD, x_BTD, attn_mask=future_TT)
     close(example.attend_with_heads(ours, x_BTD), expected_BTD)
-
-
-def pytorch_attention(d_model: int, heads: int):
-    """The package's attention and PyTorch's, with the same weights."""
-    ours = MultiHeadAttention(d_model, heads, bias=True, dropout=0.0)
-    theirs = nn.MultiheadAttention(d_model, heads, batch_first=True)
-    parts = (ours.query, ours.key, ours.value)
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
-        theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
-        theirs.out_proj.weight.copy_(ours.output.weight)
-        theirs.out_proj.bias.copy_(ours.output.bias)
-    return ours, theirs
 
 
 # ---- masks.py ----

@@ -56,7 +56,6 @@ class Machine:
             cwd=folder, env=os.environ | variables, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == "training\n"
 
     def end(self) -> None:
