@@ -219,24 +219,52 @@ static void softmax(float *scores, int64_t count)
         store(scores + i, mul(load(scores + i), share));
 }
 
+/* Scores of one key or of four. */
+INLINE void multiply_keys(const int number, int64_t size, const float *const *keys, const float *q,
+                          float *scores)
+{
+    vec sums[4] = {zeros(), zeros(), zeros(), zeros()};
+    for (int64_t k = 0; k < size; k += LANES) {
+        vec part = load_first(q + k, size - k);
+        for (int n = 0; n < number; n++)
+            sums[n] = mul_add(part, load_first(keys[n] + k, size - k), sums[n]);
+    }
+    if (number == 4)
+        store_sums(scores, sums);
+    else
+        *scores = sum_of(*sums);
+}
+
+/* One vector or two of the sum of all values, times their scores. */
+INLINE void add_values(const int number, int64_t size, int64_t count, const float *const *keys,
+                       int64_t to_values, const float *scores, float *y)
+{
+    vec sums[2] = {zeros(), zeros()};
+    for (int64_t i = 0; i < count; i++) {
+        vec score = broadcast(scores[i]);
+        for (int n = 0; n < number; n++) {
+            int64_t k = n * LANES;
+            vec part = load_first(keys[i] + to_values + k, size - k);
+            sums[n] = mul_add(score, part, sums[n]);
+        }
+    }
+    for (int n = 0; n < number; n++)
+        store_first(y + n * LANES, size - n * LANES, sums[n]);
+}
+
 static void attend(int64_t size, int64_t count, const float *const *keys, int64_t to_values,
                    const float *q, float *scores, float *y)
 {
-    for (int64_t i = 0; i < count; i++) {
-        vec sum = zeros();
-        for (int64_t k = 0; k < size; k += LANES)
-            sum = mul_add(load_first(q + k, size - k), load_first(keys[i] + k, size - k), sum);
-        scores[i] = sum_of(sum);
-    }
+    int64_t i = 0, k = 0;
+    for (; i + 4 <= count; i += 4)
+        multiply_keys(4, size, keys + i, q, scores + i);
+    for (; i < count; i++)
+        multiply_keys(1, size, keys + i, q, scores + i);
     softmax(scores, count);
-    for (int64_t k = 0; k < size; k += LANES) {
-        vec sum = zeros();
-        for (int64_t i = 0; i < count; i++) {
-            vec part = load_first(keys[i] + to_values + k, size - k);
-            sum = mul_add(broadcast(scores[i]), part, sum);
-        }
-        store_first(y + k, size - k, sum);
-    }
+    for (; k + LANES < size; k += 2 * LANES)
+        add_values(2, size - k, count, keys, to_values + k, scores, y + k);
+    if (k < size)
+        add_values(1, size - k, count, keys, to_values + k, scores, y + k);
 }
 
 static void normalize(const Norm *norm, int64_t size, const float *x, float *y)

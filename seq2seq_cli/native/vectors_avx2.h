@@ -58,13 +58,12 @@ INLINE unsigned equal(vec x, vec y)
     return _mm256_movemask_ps(_mm256_cmp_ps(x.a, y.a, _CMP_EQ_OQ)) |
            _mm256_movemask_ps(_mm256_cmp_ps(x.b, y.b, _CMP_EQ_OQ)) << 8;
 }
-INLINE float sum_of(vec x)
+INLINE __m128 sum_of_quarters(vec x)
 {
     __m256 half = _mm256_add_ps(x.a, x.b);
-    __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-    quarter = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
-    return _mm_cvtss_f32(_mm_add_ss(quarter, _mm_movehdup_ps(quarter)));
+    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
+#include "vectors_x86.h"
 INLINE float greatest_of(vec x)
 {
     __m256 half = _mm256_max_ps(x.a, x.b);
@@ -151,6 +150,16 @@ INLINE void narrow(uint16_t *y, vec x)
 {
     __m256i halves = _mm256_packus_epi32(narrow8(x.a), narrow8(x.b)); /* 0-3, 8-11, 4-7, 12-15 */
     _mm256_storeu_si256((__m256i *)y, _mm256_permute4x64_epi64(halves, 0xd8));
+}
+
+#define HAS_FILL_AND_SUMS
+INLINE vec fill(vec x, int64_t count, float rest)
+{
+    ivec all = lanes();
+    vec y = broadcast(rest);
+    __m256i end = _mm256_set1_epi32(count < LANES ? count : LANES);
+    return (vec){_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(_mm256_cmpgt_epi32(end, all.a))),
+                 _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(_mm256_cmpgt_epi32(end, all.b)))};
 }
 
 #include "vectors_tails.h"

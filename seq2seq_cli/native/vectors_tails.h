@@ -23,6 +23,7 @@ INLINE void store_first(float *y, int64_t count, vec x)
     store(all, x);
     memcpy(y, all, count * sizeof *y);
 }
+#ifndef HAS_FILL_AND_SUMS
 INLINE vec fill(vec x, int64_t count, float rest)
 {
     if (count >= LANES)
@@ -33,6 +34,12 @@ INLINE vec fill(vec x, int64_t count, float rest)
         all[i] = rest;
     return load(all);
 }
+INLINE void store_sums(float *y, const vec *x)
+{
+    for (int i = 0; i < 4; i++)
+        y[i] = sum_of(x[i]);
+}
+#endif
 
 #ifdef TILE_ROWS
 INLINE vec load_bf16(const uint16_t *x, int64_t count)
