@@ -140,7 +140,20 @@ def test_what_needs_one_model_refuses_an_ensemble(config, ensemble, seq2seq, tmp
     refused(seq2seq, by_name, "average", ensemble, "--last", 2)
     refused(seq2seq, by_name, "train", config, "--from", ensemble, *new)
     refused(seq2seq, by_name, "diff", ensemble, ensemble)
-    refused(seq2seq, "one model is needed, but an ensemble has several", "inspect", ensemble)
+    refused(seq2seq, by_name, "inspect", ensemble)
+    refused(seq2seq, by_name, "attend", ensemble, "1", "--output", tmp_path / "attention.html")
+    refused(
+        seq2seq,
+        by_name,
+        "export",
+        ensemble,
+        "--format",
+        "marian",
+        "--output",
+        tmp_path / "exported",
+    )
+    text = ("--text", ensemble / "members/1/metrics.jsonl")
+    refused(seq2seq, by_name, "trim", ensemble, *text, "--output", tmp_path / "trimmed")
     weights = ensemble / "members/1/model.safetensors"
     for command in ("translate", "eval", "compare"):
         given = (*[ensemble] * (1 + (command == "compare")), "--model", weights)

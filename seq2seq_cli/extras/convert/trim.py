@@ -34,6 +34,7 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
     """
     if not is_missing_or_empty(output):
         raise UserError(f"{output} exists and is not an empty folder: choose another --output")
+    RunFolder(run_dir).ensure_is_run()
     translator = Translator.load(run_dir, "cpu", exact=True, which=which)
     _check(translator)
     before = translator.tokenizers

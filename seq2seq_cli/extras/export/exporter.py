@@ -66,6 +66,8 @@ def export(
     """
     target = format_named(format_name)
     target.check_output(output)
+    run = RunFolder(run_dir)
+    run.ensure_is_run()
     overrides = ["decoding.precision=fp32"]
     overrides += [f"decoding.tag={json.dumps(tag)}"] if tag is not None else []
     translator = Translator.load(run_dir, "cpu", overrides, which=which)
@@ -75,7 +77,7 @@ def export(
     if reason := reason or target.limits_of_run(translator):
         raise UserError(f"--format {format_name} does not support this model: {reason}")
     target.require(config)
-    run, usage = RunFolder(run_dir), target.usage(config, tokenizers)
+    usage = target.usage(config, tokenizers)
     written = _with_languages(load_config(run.config), langs)
     about = (target.library, usage, license_name, which)
     card = model_card(run, written, translator.statistics, *about)

@@ -1,6 +1,5 @@
 """The command attend: shows the attention of a trained model in given sentences."""
 
-import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from seq2seq_cli.cli.options import (
     path_option,
 )
 from seq2seq_cli.cli.translate import BeamSize, NBest, check_empty
+from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
@@ -115,7 +115,6 @@ def attend(
     """
     if target is not None and (len(sentences) > 1 or beam_size or n_best or overrides):
         raise UserError("--target takes one sentence, and excludes --beam-size, --n-best and --set")
-    from seq2seq_cli.decoding.translator import Translator
     from seq2seq_cli.extras.inspect.attention_files import (
         FigureOptions,
         attention_text,
@@ -131,8 +130,7 @@ def attend(
     search = (*decoding_overrides(beam_size=beam_size, n_best=n_best), *(overrides or ()))
     runs = [run_dir, *([compare] if compare else [])]
     check_model_of_runs(model, runs)
-    load = functools.partial(Translator.load, which=model, exact=True)
-    translators = [load(run, device or "auto", search) for run in runs]
+    translators = _load(runs, device or "auto", search, model)
     for translator in translators:
         figure.check(translator.config.model)
     typer.echo(f"writing {', '.join(printable(str(path)) for path in paths)} …", err=True)
@@ -144,6 +142,17 @@ def attend(
         files |= files_of(path, studies, figure)
     numbered = files.keys() - {*paths}
     _write(files, () if force else numbered)
+
+
+def _load(
+    runs: Sequence[Path], device: DeviceName, search: Sequence[str], model: str
+) -> "list[Translator]":
+    from seq2seq_cli.decoding.translator import Translator
+    from seq2seq_cli.run_folder import RunFolder
+
+    for run in runs:
+        RunFolder(run).ensure_is_run()
+    return [Translator.load(run, device, search, which=model, exact=True) for run in runs]
 
 
 def _write(files: Mapping[Path, bytes], must_be_empty: Iterable[Path]) -> None:

@@ -78,8 +78,9 @@ def inspect_run(
     from seq2seq_cli.extras.inspect.vocabulary import nearest_neighbors, split_text
     from seq2seq_cli.run_folder import RunFolder
 
-    exact = ["decoding.engine=plain"]  # nothing is decoded but the sentence of a trace
-    translator = Translator.load(run_dir, "cpu", exact, which=model, exact=True)
+    RunFolder(run_dir).ensure_is_run()
+    # Nothing is decoded but the sentence of a trace.
+    translator = Translator.load(run_dir, "cpu", ["decoding.engine=plain"], which=model, exact=True)
     network, tokenizer = translator.model, translator.tokenizers.src
     embedding = network.src_embedding
     if side == "target":
