@@ -243,8 +243,8 @@ class ParallelText(NamedTuple):
     @property
     def name(self) -> str:
         """The paths as given, for messages."""
-        paths = [str(path) for corpus in self.corpora for path in corpus.paths]
-        return " and ".join(dict.fromkeys(paths))
+        names = (" and ".join(map(str, corpus.paths)) for corpus in self.corpora)
+        return ", ".join(dict.fromkeys(names))
 
     @property
     def tags(self) -> list[str]:

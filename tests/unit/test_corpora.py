@@ -55,6 +55,13 @@ def tsv(folder: Path, name: str, pairs=PAIRS) -> Path:
     return path
 
 
+def test_the_name_of_a_text_tells_corpora_from_sides():
+    sides = {"src": Path("a.de"), "tgt": Path("a.en")}
+    texts = [ParallelText.of(**given) for given in (sides, {"pairs": Path("b.tsv")}, sides)]
+    corpora = tuple(corpus for text in texts for corpus in text.corpora)
+    assert ParallelText(corpora).name == "a.de and a.en, b.tsv"
+
+
 # Compression
 
 
