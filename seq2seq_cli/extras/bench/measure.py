@@ -206,7 +206,7 @@ def measure_decoding(
         config = load_config(run.config)
         text = located(config.valid_text, run_dir) if config.valid_text else None
         if text is None:
-            raise UserError("the run's validation text does not exist: give --input")
+            raise UserError(f"{run_dir} has no validation text here: give --input")
         pairs = itertools.islice(read_pairs(text, config.data.on_bad_line), num_lines)
         lines = [input_of(pair) for pair in pairs if pair is not None]
     if not lines:

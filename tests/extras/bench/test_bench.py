@@ -1,11 +1,13 @@
 """`seq2seq bench`: speed and memory of training and translation."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from commands import Command
 
+from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.extras.bench.measure import DecodingSpeed, decoding_table
 from seq2seq_cli.files import write_json
 from seq2seq_cli.native import library as native
@@ -68,13 +70,17 @@ def test_bench_translate_warns_once_for_each_precision(trained, seq2seq, tmp_pat
     assert warnings and all(warnings.count(warning) == 2 for warning in warnings)
 
 
-def test_bench_translate_refuses_an_empty_file_and_an_ensemble(
+def test_bench_translate_refuses_an_empty_file_no_text_and_an_ensemble(
     trained: Path, seq2seq: Command, tmp_path: Path
 ):
     (tmp_path / "empty").touch()
+    run = shutil.copytree(trained, tmp_path / "run")
+    config = load_config(run / "config.yaml").updated(data={"valid": None})
+    (run / "config.yaml").write_text(config_yaml(config))
     write_json(tmp_path / "ensemble.json", {"members": 1})
     for arguments, message in (
         ((trained, "--input", tmp_path / "empty"), "empty has no lines"),
+        ((run,), "run has no validation text here: give --input"),
         ((tmp_path,), "is an ensemble, but one model is needed: give a member, such as"),
     ):
         result = seq2seq("bench", "translate", *arguments)
