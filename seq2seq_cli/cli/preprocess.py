@@ -6,6 +6,7 @@ import typer
 
 from seq2seq_cli.cli import options
 from seq2seq_cli.cli.app import app
+from seq2seq_cli.console import counted
 
 
 @app.command(
@@ -30,4 +31,4 @@ def preprocess(
     from seq2seq_cli.training.setup import preprocess as tokenize
 
     num_segments, num_missing = tokenize(loaded, *Shard.parse(shard))
-    typer.echo(f"{num_segments:,} segments of text, {num_missing:,} of them tokenized now")
+    typer.echo(f"{counted(num_segments, 'segment')} of text, {num_missing:,} of them tokenized now")

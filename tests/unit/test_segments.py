@@ -91,6 +91,11 @@ def test_shards_of_preprocessing_write_all_segments(tmp_path):
     assert {path.name for path in cache_folder().iterdir()} == before
 
 
+def test_one_segment_is_counted_in_the_singular(numbers, seq2seq):
+    shown = seq2seq("preprocess", numbers / "numbers.yaml").ok().stdout
+    assert shown.startswith("1 segment of text, ")
+
+
 def test_processes_split_text_as_one_does(tmp_path):
     text = ParallelText.of(pairs=tsv(tmp_path, "a"), tag="<2x>")
     tokenizers = fit_tokenizers(text, TokenizerConfig(vocab_size=330))
