@@ -61,7 +61,8 @@ def is_missing_or_empty(path: Path) -> bool:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a folder to fill; it becomes `path`, missing or empty, if the block raises nothing.
 
-    Errors of the system name `path`, or the file in it.
+    Errors of the system name `path`, or the file in it. Raises UserError if `path` has been filled
+    in the meantime.
     """
     given, path = path, path.absolute()  # `.` has no name
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # no other process writes it
@@ -73,6 +74,8 @@ def new_folder(path: Path) -> Iterator[Path]:
                 path.rmdir()
             part.replace(path)
     except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise UserError(f"{given} is not empty any more: another process wrote to it") from None
         error.filename = str(error.filename or given).replace(str(part), str(given))
         raise
     finally:

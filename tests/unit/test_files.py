@@ -78,6 +78,16 @@ def test_new_folder_is_there_when_it_is_whole(tmp_path, monkeypatch):
     assert {*folder.parent.iterdir()} == {folder, other}
 
 
+def test_new_folder_that_another_process_fills_is_kept(tmp_path):
+    folder = tmp_path / "folder"
+    with pytest.raises(UserError, match="folder is not empty any more"), new_folder(folder) as part:
+        part.mkdir()
+        folder.mkdir()
+        (folder / "file").touch()
+    assert [*tmp_path.iterdir()] == [folder]
+    assert [*folder.iterdir()] == [folder / "file"]
+
+
 @pytest.mark.parametrize(("name", "written"), [(None, "folder"), ("weights", "folder/weights")])
 def test_new_folder_on_a_full_disk_is_named(name, written, tmp_path):
     folder = tmp_path / "folder"
