@@ -147,13 +147,25 @@ def lock(descriptor: int, *, shared: bool = False, waits: bool = False) -> bool:
 
 @contextmanager
 def locked(folder: Path, name: str = "lock") -> Iterator[None]:
-    """Keep other processes from doing the same in this folder while the block runs."""
-    with (folder / name).open("ab") as file:
+    """Keep other processes from doing the same in this folder while the block runs.
+
+    Creates the folder, and removes it again if it stays empty.
+    """
+    path, created = folder / name, [f for f in (folder, *folder.parents) if not f.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
         try:
             lock(file.fileno())
         except BlockingIOError:
             raise UserError(f"another process runs this command in {folder}") from None
-        yield
+        try:
+            yield
+        finally:
+            if created and [*folder.iterdir()] == [path]:
+                with suppress(OSError):  # another process may begin
+                    path.unlink()
+                    for empty in created:
+                        empty.rmdir()
 
 
 def write_json(path: Path, value: Any) -> None:

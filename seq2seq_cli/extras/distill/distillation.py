@@ -74,11 +74,12 @@ def distill(task: Task) -> dict[str, Any]:
     valid = valid_text(task, teacher)
     if not task.source.is_file():
         raise UserError(f"--src {task.source}: there is no such file (a stream can be read once)")
-    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         if task.config is None and not run.exists:  # report mistakes before the translation
-            student_config(task, valid.corpora, valid, teacher)
-            student_yaml(task).unlink()  # it names the validation text
+            try:
+                student_config(task, valid.corpora, valid, teacher)
+            finally:
+                student_yaml(task).unlink(missing_ok=True)  # it names the validation text
         facts = finished_pairs(task, valid, teacher, run)
         source, translations = facts["source"], facts["translations"]
         if not translations["pairs"]:

@@ -52,7 +52,6 @@ def diversify(
         raise UserError(f"{run.path} is a run already: choose another --output")
     teachers = {"forward": config, "backward": turned_around(config)}
     runs = {"forward": folder / "forward", "mixed": folder / "mixed", "final": output}
-    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         train_teachers(teachers, folder, RunFolder(runs["mixed"]))
         corpora, made = list(config.data.train), dict[str, Facts]()

@@ -130,7 +130,6 @@ def translate_files(
         if is_one_file(source, output):
             raise UserError(f"the output, {output}, is the input file")
         tasks[output] = ShardTask(job, Shard(1, 1), source, output)
-    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, ".lock"):
         missing = [task for task in tasks.values() if not task.is_done()]
         num_bytes = sum(path.stat().st_size for path in sources)

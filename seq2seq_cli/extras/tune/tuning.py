@@ -39,7 +39,6 @@ def tune(config: Config, folder: Path, hours: float, searched: Sequence[str]) ->
         raise UserError("tune needs data.valid, to compare trials")
     if RunFolder(folder).exists and not record_of(folder).exists():
         raise UserError(f"{folder} is a run already: choose another --output")
-    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         study = open_study(folder, resolved(config), searched)
         while (left := _HOUR * hours - study.seconds) > 0:

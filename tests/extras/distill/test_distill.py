@@ -322,6 +322,7 @@ def test_other_inputs_need_another_run(trained, seq2seq, mono, student, tmp_path
 def test_mistakes_are_reported_before_anything_is_translated(trained, seq2seq, mono, tmp_path):
     given = (trained, "--src", mono, "--output", tmp_path / "run")
     refused(seq2seq, (*given, "--set", "model.head=2"), "did you mean model.heads?")
+    assert not (tmp_path / "run").exists()
     refused(seq2seq, (*given, "--set", "decoding.beam=2"), "did you mean decoding.beam_size?")
     refused(seq2seq, (*given, "--pairs-weight", "2"), "--pairs-weight needs --pairs")
     refused(seq2seq, (*given, "--shape", "6x256"), "--shape 6x256: give tiny, small, base")
