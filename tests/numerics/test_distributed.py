@@ -134,6 +134,12 @@ def test_user_error_of_one_process_is_reported(config):
         launch(partial(refuse, load_config(config)), 2)
 
 
+def test_error_of_the_system_names_its_file(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:
+        launch((tmp_path / "gone").read_bytes, 2)
+    assert error.value.filename == str(tmp_path / "gone")
+
+
 def test_exception_of_the_main_process_is_reported_with_its_traceback(config):
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*in fail\n.*a bug of the main process"):
         launch(partial(fail, load_config(config)), 2)

@@ -27,7 +27,7 @@ from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
 from seq2seq_cli.decoding.engines.native_model import parameter_shapes
-from seq2seq_cli.errors import Interrupted, UserError, of_system
+from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.model.device import choose_device
@@ -117,9 +117,8 @@ def _num_weights(config: Config, text: int) -> int:
 def launch(work: Callable[[], Result], num_processes: int) -> Result:
     """Call `work` in new processes of this machine; return what it returns in the main one.
 
-    Raises what `work` raised, where that is a UserError or Interrupted; UserError for an error of
-    the system, and with the signal or the status if a process died; RuntimeError with the traceback
-    of any other exception.
+    Raises what `work` raised, where that is a UserError, OSError or Interrupted; UserError with the
+    signal or the status if a process died; RuntimeError with the traceback of any other exception.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -276,6 +275,7 @@ def _in_worker(
     if Path("/sys/class/net/lo").exists():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine needs no other network
     status = 0
+    reason: object
     try:
         _start_in_process(folder, num_threads, logs)
         result = work()
@@ -287,7 +287,8 @@ def _in_worker(
     except UserError as error:
         kind, reason = "UserError", str(error)
     except OSError as error:
-        kind, reason = "UserError", of_system(error)
+        file = error.filename and str(error.filename)
+        kind, reason = "OSError", (error.errno, error.strerror or str(error), file)
     except Exception:
         kind, reason = "RuntimeError", traceback.format_exc()
     path = folder / f"reason-{os.environ['RANK']}.json"
@@ -305,6 +306,8 @@ def _reason(folder: Path, rank: int, status: int, is_terminated: bool) -> Except
         kind, reason = reasons[rank]["kind"], reasons[rank]["reason"]
         if kind == "RuntimeError":
             return RuntimeError(f"process {rank} failed:\n{reason}")
+        if kind == "OSError":
+            return OSError(*reason)
         if kind == "UserError":
             return UserError(f"process {rank}: {reason}" if rank > 0 else reason)
         return Interrupted(reason, reasons[rank]["status"])
