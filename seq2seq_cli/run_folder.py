@@ -7,15 +7,17 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import MEBIBYTE, lock, naming, read_bounded, read_json
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 MOST_MEMBERS = 100  # of an ensemble
 _SECONDS_BETWEEN_TRIES = 0.5  # to lock a run
@@ -202,6 +204,20 @@ class RunFolder:
             f"{self.path} has no model {which}; valid: best, last, ema (of a run with "
             f"training.ema_decay), a .safetensors file, or a kept step: {steps}"
         )
+
+    def with_weights(self, which: str, read: Callable[[Path], Result]) -> Result:
+        """Return what `read` makes of the weights that `which` names, as `weights` does.
+
+        They are chosen again if a training has removed their checkpoint before they were read.
+        """
+        path = self.weights(which)
+        while True:
+            try:
+                return read(path)
+            except DamagedFileError:
+                if (chosen := self.weights(which)) == path:
+                    raise
+                path = chosen
 
     def ensure_new_or_empty(self) -> None:
         """Raise UserError if the folder has other files, which a run must not mix with."""

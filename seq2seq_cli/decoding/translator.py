@@ -132,7 +132,7 @@ class Translator:
             if (found := read_default_search(folder)) is None:
                 return ensemble
             return ensemble.with_options(found.resolve(load_config(run.config, overrides).decoding))
-        weights = run.weights(which)
+        run.weights(which)  # reports that there are none before other errors
         for override in overrides:
             if not override.startswith(_OVERRIDABLE):
                 raise UserError(
@@ -145,7 +145,9 @@ class Translator:
         tokenizers = load_tokenizers(run, config.tokenizer)
         asked = config.decoding.precision
         asked = "fp32" if exact and asked == "auto" else asked
-        backend = load_backend(weights, config, tokenizers, device, asked)
+        backend = run.with_weights(
+            which, lambda path: load_backend(path, config, tokenizers, device, asked)
+        )
         return cls(backend, tokenizers, config, read_statistics(run))
 
     @classmethod

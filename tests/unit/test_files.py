@@ -10,6 +10,7 @@ import pytest
 
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import new_folder, read_bounded, reading, write_atomic
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import line_writer
 
 
@@ -58,6 +59,25 @@ def test_read_bounded_reads_files_up_to_the_limit(tmp_path):
     assert read_bounded(path, 5) == b"12345"
     with pytest.raises(UserError, match="file is larger than 4 bytes"):
         read_bounded(path, 4)
+
+
+def test_weights_of_a_removed_checkpoint_are_chosen_again(tmp_path):
+    run = RunFolder(tmp_path)
+    run.config.touch()
+    run.checkpoint(1).mkdir(parents=True)
+    (run.checkpoint(1) / "weights.safetensors").write_bytes(b"weights")
+
+    def read(path: Path) -> tuple[Path, bytes]:
+        if run.checkpoint(1).exists():  # a training goes on
+            run.checkpoint(1).rename(run.checkpoint(2))
+        with reading(path):
+            return path, path.read_bytes()
+
+    chosen = run.checkpoint(2) / "weights.safetensors"
+    assert run.with_weights("last", read) == (chosen, b"weights")
+    chosen.unlink()
+    with pytest.raises(DamagedFileError, match="is missing"):
+        run.with_weights("last", read)
 
 
 def test_new_folder_is_there_when_it_is_whole(tmp_path, monkeypatch):

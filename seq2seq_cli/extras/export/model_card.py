@@ -56,7 +56,7 @@ def model_card(
     manifest = read_json(run.manifest) if run.manifest.exists() else {}
     manifest = portable_record(manifest, config) if isinstance(manifest, dict) else {}
     config = portable_config(config)
-    validated = read_model_scores(run.weights(which))
+    validated = run.with_weights(which, read_model_scores)
     scores = {} if validated is None else validated.scores
     pairs = None if statistics is None else statistics.pairs
     count = "an unknown number of pairs" if pairs is None else f"{pairs:,} pairs"

@@ -182,6 +182,6 @@ def report_run(run: RunFolder, translator: Translator, which: str) -> RunReport:
     logged = [p["step"] for p in run.metrics_points() if isinstance(p.get("step"), int)]
     num_steps = max([*logged, *run.all_checkpoints()], default=None)
     model = report_model(translator.tokenizers, config, translator.statistics)
-    scores = read_model_scores(run.weights(which))
+    scores = run.with_weights(which, read_model_scores)
     metric, search = config.validation.metric, read_default_search(run)
     return RunReport(str(run.path), which, num_steps, metric, scores, search, model)
