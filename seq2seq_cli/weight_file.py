@@ -87,7 +87,7 @@ def read_arrays(
         differing = sorted(n for n in {*shapes, *found} if shapes.get(n) != found.get(n))
         raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
     if expected_hash not in (None, sha256):
-        raise UserError(f"{path} has changed since it was loaded; load the run again")
+        raise UserError(f"{path} has changed since it was loaded; load it or run the command again")
     weights = {name: as_float32(stored[name]) for name in shapes}
     for name, array in weights.items():
         if not np.isfinite(array).all():

@@ -78,7 +78,7 @@ def start_from(source: Path, run: Run) -> None:
     keep their random initialization. Raises UserError if the models differ in more than their
     vocabularies.
     """
-    other = Translator.load(source, "cpu", exact=True)
+    other = Translator.load(source, "cpu", ["decoding.engine=plain"], exact=True)  # read once
     theirs, ours = flatten(other.config.model), flatten(run.config.model)
     for name, value in ours.items():
         if name not in _MAY_DIFFER and theirs[name] != value:
