@@ -27,7 +27,7 @@ from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
 from seq2seq_cli.decoding.engines.native_model import parameter_shapes
-from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.errors import Interrupted, UserError, of_system
 from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.model.device import choose_device
@@ -47,6 +47,8 @@ from seq2seq_cli.training.parallel.process_group import (
     check_gpus,
     is_started_by_launcher,
 )
+
+logger = logging.getLogger(__name__)
 
 _LOGGERS = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
 _PARENT_IS_GONE = 3  # exit status
@@ -158,7 +160,8 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
 def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
     """Call each in a new process of this machine, at most so many at once, which share its cores.
 
-    One of them at a time shows its progress. When all have ended, raises what the first that failed
+    One of them at a time shows its progress, and a failure of each is logged at once. When all have
+    ended, raises what the first that failed
     has raised, a UserError, which then has its name, before Interrupted; after a signal, no further
     one is called, and Interrupted is raised even if all have finished.
     """
@@ -175,10 +178,16 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
         try:
             logs = is_shown and is_logging_to_stderr()
             call_in_process(context, functools.partial(_alone, work, folder, num_threads, logs))
-        except UserError as error:
+        except (UserError, OSError) as error:
             if received and isinstance(error, ProcessDiedError):
                 raise Interrupted("interrupted", 128 + max(received)) from None
-            raise error if name in str(error) else UserError(f"{name}: {error}") from None
+            reason = of_system(error) if isinstance(error, OSError) else str(error)
+            named = reason if name in reason else f"{name}: {reason}"
+            if len(works) > 1:
+                logger.warning("%s", named)  # the others may take hours
+            if isinstance(error, UserError) and named != reason:
+                raise UserError(named) from None
+            raise
         finally:
             if is_shown:
                 screen.release()
@@ -243,17 +252,17 @@ def _forwarded_signals(folder: Path) -> Iterator[set[int]]:
 def _silent_loggers() -> Iterator[None]:
     """Silence PyTorch's launcher while the block runs: `launch` reports what matters."""
     levels = {
-        logger: logger.level
-        for name, logger in logging.root.manager.loggerDict.items()
-        if name.startswith(_LOGGERS) and isinstance(logger, logging.Logger)
+        one: one.level
+        for name, one in logging.root.manager.loggerDict.items()
+        if name.startswith(_LOGGERS) and isinstance(one, logging.Logger)
     }
-    for logger in levels:
-        logger.setLevel(logging.CRITICAL + 1)
+    for one in levels:
+        one.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
+        for one, level in levels.items():
+            one.setLevel(level)
 
 
 def _start_in_process(folder: Path, num_threads: int, logs: bool) -> None:
