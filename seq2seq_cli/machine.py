@@ -51,7 +51,8 @@ def num_threads() -> int:
     """Return the number of threads that this process computes with, PyTorch's if it is imported."""
     if (torch := sys.modules.get("torch")) is not None:
         return int(torch.get_num_threads())
-    return int(os.environ.get("OMP_NUM_THREADS") or num_cores())
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # `4,2`: of nested loops
+    return int(given if given.isdecimal() else 0) or num_cores()
 
 
 def set_num_threads(count: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import Command
 
-from seq2seq_cli.machine import available_memory, may_have_gpu, num_cores
+from seq2seq_cli.machine import available_memory, may_have_gpu, num_cores, num_threads
 
 HERE = num_cores()
 SETTINGS = ("GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE")
@@ -59,6 +59,16 @@ def test_usable_cores_respect_the_cpu_quota(tmp_path, count, monkeypatch):
     write(tmp_path / "proc/self/cgroup", "0::/\n")
     write(tmp_path / "sys/fs/cgroup/cpu.max", f"{count * 100_000} 100000\n")
     assert num_cores(tmp_path) == count
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [("3", 3), ("4,2", 4), (" 2 ", 2), ("0", HERE), ("-1", HERE), ("abc", HERE), ("", HERE)],
+)
+def test_invalid_numbers_of_threads_are_ignored_as_by_openmp(monkeypatch, given, threads):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert num_threads() == threads
 
 
 def test_environment_defaults_keep_the_users_settings(
