@@ -89,6 +89,7 @@ def main() -> NoReturn:
     The process exits without Python's finalization: destroying PyTorch's objects takes a fifth of
     the time of translating one sentence.
     """
+    _open_standard_streams()
     try:
         app()
     except SystemExit as end:
@@ -103,6 +104,20 @@ def main() -> NoReturn:
             os._exit(status)
         raise
     raise AssertionError("Typer always ends by SystemExit")
+
+
+def _open_standard_streams() -> None:
+    """Replace standard streams that the caller has closed; other files would get their numbers.
+
+    Input is empty, messages are lost, and results cannot be written.
+    """
+    for name, mode, access in (
+        ("stdin", "r", os.O_RDONLY),
+        ("stdout", "w", os.O_RDONLY),
+        ("stderr", "w", os.O_WRONLY),
+    ):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode))
 
 
 @app.callback(invoke_without_command=True)

@@ -58,6 +58,20 @@ def test_translate_accepts_other_files_pipes_and_devices(trained, tmp_path):
     assert run_in_shell(trained, tmp_path, "< /dev/null > /dev/null").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("redirection", "status", "printed", "message"),
+    [
+        ("<&- 2>&-", 0, "", ""),
+        ("1 2>&-", 0, "one\n", ""),
+        ("1 >&-", 120, "", "error: standard output: Bad file descriptor"),
+    ],
+)
+def test_closed_standard_streams(trained, tmp_path, redirection, status, printed, message):
+    done = run_in_shell(trained, tmp_path, redirection)
+    assert (done.returncode, done.stdout) == (status, printed), done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_translate_answers_a_steady_pipe_before_it_ends(trained):
     """A pipe that never pauses must not be buffered for ever."""
