@@ -170,7 +170,7 @@ def locked(folder: Path, name: str = "lock") -> Iterator[None]:
 
 def write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    write_atomic(path, text.encode("utf-8"))
+    write_atomic(path, text.encode("utf-8", errors="backslashreplace"))  # as JSON escapes them
 
 
 def read_json(path: Path) -> Any:

@@ -1,6 +1,7 @@
 """Files are replaced whole, and read up to a limit."""
 
 import errno
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from seq2seq_cli.errors import DamagedFileError, UserError
-from seq2seq_cli.files import new_folder, read_bounded, reading, write_atomic
+from seq2seq_cli.files import new_folder, read_bounded, read_json, reading, write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import line_writer
 
@@ -51,6 +52,13 @@ def test_errors_tell_whether_a_file_is_gone(tmp_path):
     path.symlink_to(tmp_path / "nowhere")  # its folder lists it
     with pytest.raises(FileNotFoundError), reading(path):
         path.read_bytes()
+
+
+def test_json_holds_names_that_are_not_utf8(tmp_path):
+    command = ["seq2seq", "train", os.fsdecode(b"caf\xe9.yaml")]
+    write_json(tmp_path / "a.json", command)
+    (tmp_path / "a.json").read_text("utf-8")
+    assert read_json(tmp_path / "a.json") == command
 
 
 def test_read_bounded_reads_files_up_to_the_limit(tmp_path):
