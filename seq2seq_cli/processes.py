@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _ITEMS_AHEAD = 2  # for each process
+_MOST_BYTES = 75  # of the folder of a socket `pymp-12345678/listener-12345678`, which has 107
 _BLOCKS_SIGNALS = hasattr(signal, "pthread_sigmask")  # Windows does not
 
 
@@ -42,13 +44,25 @@ def process_context(*imports: str) -> BaseContext:
             return multiprocessing.get_context("spawn")
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(imports))
-        with held_signals(signal.SIGINT, signal.SIGTERM):
+        with held_signals(signal.SIGINT, signal.SIGTERM), _short_temporary_folder():
             forkserver.ensure_running()
     # Wait for the imports here, where Ctrl-C raises KeyboardInterrupt.
     process = context.Process(target=os.getpid)
     process.start()
     process.join()
     return context
+
+
+@contextmanager
+def _short_temporary_folder() -> Iterator[None]:
+    """Use `/tmp` in the block if the path of a socket in `$TMPDIR` would be too long."""
+    given = tempfile.gettempdir()
+    if len(os.fsencode(given)) > _MOST_BYTES:
+        tempfile.tempdir = "/tmp"
+    try:
+        yield
+    finally:
+        tempfile.tempdir = given
 
 
 def call_in_new_process(work: Callable[[], Result], *imports: str) -> Result:

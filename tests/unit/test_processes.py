@@ -34,6 +34,16 @@ def test_new_processes_import_nothing_from_the_working_folder(tmp_path):
     assert (done.stdout, done.stderr) == ("(3, 1)\n(2, 2)\n", "")
 
 
+def test_processes_start_with_a_temporary_folder_too_long_for_a_socket(tmp_path):
+    script, folder = tmp_path / "script.py", tmp_path / ("a" * 100)
+    script.write_text(SCRIPT)
+    folder.mkdir()
+    environment = os.environ | {"TMPDIR": str(folder)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("(3, 1)\n(2, 2)\n", "")
+    assert not list(folder.iterdir())
+
+
 def test_process_that_dies_is_an_error():
     with pytest.raises(ProcessDiedError, match="has died"):
         call_in_new_process(partial(os._exit, 9))
