@@ -243,7 +243,7 @@ class ParallelText(NamedTuple):
     @property
     def name(self) -> str:
         """The paths as given, for messages."""
-        names = (" and ".join(map(str, corpus.paths)) for corpus in self.corpora)
+        names = (" and ".join(dict.fromkeys(map(str, one.paths))) for one in self.corpora)
         return ", ".join(dict.fromkeys(names))
 
     @property

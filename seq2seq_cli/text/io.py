@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TextIO, cast
 
 from seq2seq_cli.config.text import without_compression
+from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import lock, naming
 from seq2seq_cli.paths import remote_errors
@@ -80,7 +81,8 @@ def decoded_lines(source: Iterable[bytes], name: str, first_number: int = 1) -> 
         num_damaged += "\ufffd" in line and b"\xef\xbf\xbd" not in raw
         yield line
     if num_damaged:
-        logger.warning(f"{num_damaged:,} lines are not valid UTF-8; U+FFFD replaces invalid bytes")
+        lines = counted(num_damaged, "line")
+        logger.warning(f"invalid UTF-8 in {lines}; U+FFFD replaces invalid bytes")
 
 
 @contextmanager

@@ -320,7 +320,7 @@ def test_lines_to_translate_are_never_rejected(tmp_path, caplog):
     path = tmp_path / "x"
     path.write_bytes(b"good\n\xff\xfe bad\n\nlast \xf0\x9f\x8d\xba")
     assert list(lines_to_translate(path)) == ["good", "\ufffd\ufffd bad", "", "last 🍺"]
-    assert "1 lines are not valid UTF-8" in caplog.text
+    assert "invalid UTF-8 in 1 line;" in caplog.text
 
 
 def test_pair_is_empty_if_a_side_has_no_text():
