@@ -15,6 +15,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.statistics import text_statistics
 from seq2seq_cli.data.token_store import open_store
+from seq2seq_cli.decoding.default_search import DefaultSearch, MeasuredSearch
 from seq2seq_cli.extras.inspect.parameters import summarize, table
 from seq2seq_cli.extras.inspect.run_report import RunReport, report_model
 from seq2seq_cli.extras.inspect.trace import trace_tensors
@@ -67,8 +68,28 @@ def test_report_of_the_quickstart_model(config, tokenizers):
     model = report_model(tokenizers, config, text_statistics(store, tokenizers.src))
     score = float(re.findall(r"this model: exact_match ([\d.]+)", BLOCKS.report)[0])
     scores = ModelScores("step 1,500", {"exact_match": score})
-    report = RunReport("runs/quickstart", "best", 1_500, "exact_match", scores, None, model)
+    (search,) = re.findall(r"^search +(.*)$", BLOCKS.report, re.MULTILINE)
+    chosen = printed_search(search)
+    report = RunReport("runs/quickstart", "best", 1_500, "exact_match", scores, chosen, model)
     assert report.as_text() == BLOCKS.report
+
+
+def printed_search(text: str) -> DefaultSearch:
+    """A greedy search with these scores and speeds, which are other ones on each machine."""
+    found = re.findall(r"exact_match ([\d.]+), ([\d,]+) sentences/s", text)
+    measured = tuple(
+        MeasuredSearch(
+            beam_size=beam_size,
+            length_penalty=1,
+            score=float(score),
+            sentences_per_second=float(rate.replace(",", "")),
+        )
+        for beam_size, (score, rate) in zip((1, 5), found, strict=True)
+    )
+    return DefaultSearch(
+        step=1_500, metric="exact_match", lines=200, length_penalty_formula="power",
+        measured=measured, beam_size=1, length_penalty=1,
+    )  # fmt: skip
 
 
 def test_split_of_a_sentence(tokenizers):
