@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _ITEMS_AHEAD = 2  # for each process
-_MOST_BYTES = 75  # of the folder of a socket `pymp-12345678/listener-12345678`, which has 107
+_MOST_BYTES = 75  # of a temporary folder: a socket in it has 32 more, and 107 at most
 _BLOCKS_SIGNALS = hasattr(signal, "pthread_sigmask")  # Windows does not
 
 

@@ -26,6 +26,14 @@ def _expand(given: Path | list[Path] | None) -> Path | list[Path] | None:
     return [expanded(path) for path in given] if isinstance(given, list) else expanded(given)
 
 
+def check_empty(output: Path) -> None:
+    """Raise UserError rather than overwrite a file, which may hold the references."""
+    if output.is_file() and output.stat().st_size:
+        raise UserError(
+            f"the output {output} has content: give --force to replace it, or another name"
+        )
+
+
 def path_argument(metavar: str, help_text: str) -> Any:
     return typer.Argument(metavar=metavar, help=help_text, callback=_expand)
 

@@ -210,8 +210,8 @@ def translate(
     _check_files(sentences, input_file, output_file, shard)
     if input_file is not None:
         warn_of_json(input_file, job.input_format)
-    if output_file is not None and not force:
-        check_empty(output_file, is_shard=shard is not None)
+    if output_file is not None and not force and not (shard and _is_known_shard(output_file)):
+        options.check_empty(output_file)
     if not sentences and input_file is None and sys.stdin.isatty():
         _interactive(job)
         return
@@ -272,20 +272,11 @@ def warn_of_json(source: Path, input_format: str) -> None:
         )
 
 
-def check_empty(output: Path, *, is_shard: bool = False) -> None:
-    """Raise UserError rather than overwrite a file, which may hold the references.
+def _is_known_shard(output: Path) -> bool:
+    """Return True for a shard that was written before: it is replaced if its text has changed."""
+    from seq2seq_cli.decoding.lines.shards import Record
 
-    A shard that was written before is translated again if its text or model has changed.
-    """
-    if is_shard:
-        from seq2seq_cli.decoding.lines.shards import Record
-
-        if Record.path(output).exists():
-            return
-    if output.is_file() and output.stat().st_size:
-        raise UserError(
-            f"the output {output} has content: give --force to replace it, or another name"
-        )
+    return Record.path(output).exists()
 
 
 def _interactive(job: "Job") -> None:

@@ -45,7 +45,7 @@ INLINE __m128 sum_of_quarters(vec x)
     __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
-#include "vectors_x86.h"
+#include "vectors_sums_x86.h"
 INLINE float greatest_of(vec x)
 {
     __m256 half = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));

@@ -13,11 +13,12 @@ from seq2seq_cli.cli.options import (
     Overrides,
     RunDir,
     WhichModel,
+    check_empty,
     check_model_of_runs,
     decoding_overrides,
     path_option,
 )
-from seq2seq_cli.cli.translate import BeamSize, NBest, check_empty
+from seq2seq_cli.cli.translate import BeamSize, NBest
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError

@@ -160,10 +160,10 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
 def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
     """Call each in a new process of this machine, at most so many at once, which share its cores.
 
-    One of them at a time shows its progress, and a failure of each is logged at once. When all have
-    ended, raises what the first that failed
-    has raised, a UserError, which then has its name, before Interrupted; after a signal, no further
-    one is called, and Interrupted is raised even if all have finished.
+    One of them at a time shows its progress, and each failure is logged at once. When all have
+    ended, raises what the first that failed has raised: a UserError, with its name, or an OSError
+    before Interrupted. After a signal, no further one is called, and Interrupted is raised even if
+    all have finished.
     """
     if not hasattr(signal, "SIGUSR2"):  # Windows
         raise UserError(
