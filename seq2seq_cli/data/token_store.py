@@ -17,7 +17,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
@@ -329,7 +329,11 @@ class _Request(NamedTuple):
 
     def open_all(self, texts: Mapping[str, ParallelText]) -> dict[str, _Segment]:
         """Open the segments of these names; missing or damaged ones are written."""
-        opened = {key: segment for key in texts if (segment := self._open(key)) is not None}
+        opened: dict[str, _Segment] = {}
+        for key in texts:
+            with suppress(FileNotFoundError):  # at this moment another process has written it
+                if (segment := self._open(key)) is not None:
+                    opened[key] = segment
         missing = {key: text for key, text in texts.items() if key not in opened}
         if not missing:
             return opened
