@@ -11,6 +11,8 @@ from error_catalogue import is_documented
 from hypothesis import HealthCheck, settings
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 
+from seq2seq_cli.machine import num_cores
+
 # One thread, also in processes that tests start: tiny tensors get slower with more. PyTorch reads
 # it when it is imported, which this file leaves to the tests: pytest starts their processes later.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -28,6 +30,11 @@ settings.register_profile(
     "long", settings.get_profile("short"), derandomize=False, max_examples=5_000
 )
 settings.load_profile("short")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores: tests wait for other processes, browsers and servers."""
+    return num_cores() + 1
 
 
 def pytest_collection_finish() -> None:
