@@ -1,6 +1,5 @@
 """Reads and counts parallel text, one pair at a time: memory does not grow with the corpus."""
 
-import codecs
 import functools
 import hashlib
 import itertools
@@ -22,6 +21,7 @@ from seq2seq_cli.text.io import (
     bounded_lines,
     lines_with_ends,
     raw_lines,
+    refuse_utf16,
     strip_line_ends,
 )
 from seq2seq_cli.text.tmx import read_units
@@ -337,11 +337,11 @@ def _parsed_lines(corpus: Corpus, split: Callable[[str], Pair]) -> Iterator[Pair
 def _decode(name: str, number: int, raw: bytes) -> str:
     if len(raw) > MOST_BYTES:
         raise BadLineError(f"{name}, line {number:,}: longer than {MOST_BYTES:,} bytes")
+    if number == 1:
+        refuse_utf16(raw, name)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        if number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise UserError(f"{name} is not UTF-8 (is it UTF-16?)") from None
         raise BadLineError(
             f"{name}, line {number:,}, byte {error.start + 1:,}: not valid UTF-8"
         ) from None

@@ -1,5 +1,6 @@
 """Reads and writes lines of text, in files and pipes; only a line feed ends a line."""
 
+import codecs
 import functools
 import logging
 import math
@@ -55,7 +56,7 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     """Yield the lines of a file, or of standard input for None or `-`.
 
     Invalid UTF-8 becomes U+FFFD, and a warning at the end counts such lines. Raises UserError for
-    lines that are too long, and for archives and translation memories.
+    UTF-16, lines that are too long, archives and translation memories.
     """
     if path is None or path == STANDARD_STREAM:
         source = strip_line_ends(bounded_lines(standard_input()))
@@ -71,12 +72,20 @@ def refuse_archive(path: Path) -> None:
         raise UserError(f"{path} is not text with a sentence on each line")
 
 
+def refuse_utf16(first_line: bytes, name: str) -> None:
+    """Raise UserError for a line that begins with the byte order mark of UTF-16."""
+    if first_line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{name} is not UTF-8 (is it UTF-16?)")
+
+
 def decoded_lines(source: Iterable[bytes], name: str, first_number: int = 1) -> Iterator[str]:
     """Decode lines as `lines_to_translate` does; `name` and number are for messages."""
     num_damaged = 0
     for number, raw in enumerate(source, first_number):
         if len(raw) > MOST_BYTES:
             raise UserError(f"{name}, line {number:,}: longer than {MOST_BYTES:,} bytes")
+        if number == 1:
+            refuse_utf16(raw, name)
         line = raw.decode("utf-8", errors="replace")
         num_damaged += "\ufffd" in line and b"\xef\xbf\xbd" not in raw
         yield line

@@ -89,6 +89,7 @@ def hostile_file(random: Random) -> bytes:
     )
     if random.random() < 0.3:
         content = content.removesuffix(b"\n")
+    content = content.lstrip(b"\xfe\xff")  # text in UTF-16 is refused
     return (BOM if random.random() < 0.1 else b"") + content
 
 

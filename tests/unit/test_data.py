@@ -323,6 +323,13 @@ def test_lines_to_translate_are_never_rejected(tmp_path, caplog):
     assert "invalid UTF-8 in 1 line;" in caplog.text
 
 
+def test_utf_16_is_no_text_to_translate(tmp_path):
+    path = tmp_path / "x"
+    path.write_text("one\ntwo\n", "utf-16")
+    with pytest.raises(UserError, match=r"x is not UTF-8 \(is it UTF-16\?\)"):
+        next(lines_to_translate(path))
+
+
 def test_pair_is_empty_if_a_side_has_no_text():
     assert Pair("a", "\u3000 \t").is_empty
     assert not Pair("a", "b").is_empty
