@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -46,10 +47,21 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def columns_of(text: str) -> int:
+    """Return how many columns printable text takes on a terminal."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+
+
+def padded(text: str, columns: int) -> str:
+    return text + " " * (columns - columns_of(text))
+
+
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of equally many cells as aligned columns, of which the first is text."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows = [[printable(first), *rest] for first, *rest in rows]
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
+        "  ".join([padded(first, widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
         for first, *rest in rows
     )

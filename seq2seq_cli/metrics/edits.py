@@ -9,7 +9,7 @@ from unicodedata import combining
 
 from rapidfuzz.distance import Levenshtein
 
-from seq2seq_cli.console import printable, table
+from seq2seq_cli.console import columns_of, padded, printable, table
 from seq2seq_cli.metrics.breakdowns import Translated, splitter_of
 from seq2seq_cli.metrics.metrics import Scoring, spaced
 from seq2seq_cli.text.features import TAB, feature_names
@@ -66,15 +66,15 @@ class Errors:
                 rows.append([str(change), f"{number:,}", of])
             examples = ["first example", *(self.shown[change] for change, _ in common)]
             lines = table(rows).split("\n")
-            width = max(map(len, lines))
-            text = [f"{line:<{width}}  {e}" for line, e in zip(lines, examples, strict=True)]
+            width = max(map(columns_of, lines))
+            text = [f"{padded(line, width)}  {e}" for line, e in zip(lines, examples, strict=True)]
             if more := len(self.changes) - len(common):
                 text.append(f"and {more:,} rarer kinds of errors, which --json lists")
             parts.append("\n".join(text))
         if self.features:
             rows = [["feature", "lines", "exact_match"]]
             rows += [
-                [printable(f["name"]), f"{f['num_lines']:,}", f"{f['exact_match']:.2f}"]
+                [f["name"], f"{f['num_lines']:,}", f"{f['exact_match']:.2f}"]
                 for f in self.features
             ]
             parts.append(table(rows))

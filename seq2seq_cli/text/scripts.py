@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections import Counter
 
-from seq2seq_cli.console import printable
+from seq2seq_cli.console import columns_of, printable
 
 # Reported among the scripts of a line; no script has these names.
 CONTROL, REPLACEMENT = "control", "replacement"
@@ -85,8 +85,7 @@ def truncate_for_terminal(text: str, columns: int) -> str:
     line = ""
     for character in text:
         character = printable(character)
-        is_wide = len(character) == 1 and unicodedata.east_asian_width(character) in "WF"
-        columns -= 2 if is_wide else len(character)
+        columns -= columns_of(character)
         if columns < 1:
             return f"{line}…"
         line += character

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from seq2seq_cli.console import table
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.leakage import LineHashes
 from seq2seq_cli.text.scripts import (
@@ -109,3 +110,9 @@ def test_duplicates_ignore_case_width_and_white_space():
     one.add(Pair("Groß  ist\u00a0es", "It is BIG"))
     other.add(Pair("GROSS ist es ", "it is ｂｉｇ"))
     assert other.found_in(one).pairs.count == 1
+
+
+def test_columns_of_a_table_are_aligned_on_the_terminal():
+    names = ["plain", "漢字", "byte\udcff", "e\u0301"]
+    lines = table([[name, "1"] for name in names]).split("\n")
+    assert lines == ["plain       1", "漢字        1", r"byte\udcff  1", "e\u0301           1"]
