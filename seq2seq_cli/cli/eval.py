@@ -77,7 +77,9 @@ def evaluate(
         from seq2seq_cli.metrics.metrics import Scoring
 
         overrides = [*options.decoding_overrides(tag=tag), *(overrides or ())]
-        run = Translator.load(run_dir, device or "auto", overrides, which=model, exact=True)
+        run = Translator.load(
+            run_dir, device or "auto", overrides, which=model, exact=True, with_pytorch=True
+        )
         scoring = Scoring.of_run(run.config, metrics, resamples=bootstrap, test_set=public)
         text = text or valid_text(run.config, run_dir)
         scores = evaluate_corpus(run, text, decode=not loss_only, scoring=scoring)

@@ -116,18 +116,20 @@ class Translator:
         *,
         which: str = "best",
         exact: bool = False,
+        with_pytorch: bool = False,
     ) -> Self:
         """Load a run's best model, its last, or a kept step, with `key=value` overrides.
 
-        The run may be an ensemble. With `exact`, `decoding.precision: auto` is fp32. Raises
-        UserError if a file is missing or damaged or does not fit the others.
+        The run may be an ensemble. With `exact`, `decoding.precision: auto` is fp32. With
+        `with_pytorch`, `models` are read now too: training may remove the file. Raises UserError if
+        a file is missing or damaged or does not fit the others.
         """
         if isinstance(overrides, str):
             raise TypeError("overrides is a list of key=value; a single one is [override]")
         folder = RunFolder(Path(run_dir))
         run, *others = folder.members(which)
         if others:
-            load = functools.partial(cls.load, which=which, exact=exact)
+            load = functools.partial(cls.load, which=which, exact=exact, with_pytorch=with_pytorch)
             ensemble = cls.ensemble([load(one.path, device, overrides) for one in (run, *others)])
             if (found := read_default_search(folder)) is None:
                 return ensemble
@@ -145,10 +147,13 @@ class Translator:
         tokenizers = load_tokenizers(run, config.tokenizer)
         asked = config.decoding.precision
         asked = "fp32" if exact and asked == "auto" else asked
-        backend = run.with_weights(
-            which, lambda path: load_backend(path, config, tokenizers, device, asked)
-        )
-        return cls(backend, tokenizers, config, read_statistics(run))
+
+        def read(path: Path) -> Backend:
+            backend = load_backend(path, config, tokenizers, device, asked)
+            _ = with_pytorch and backend.models
+            return backend
+
+        return cls(run.with_weights(which, read), tokenizers, config, read_statistics(run))
 
     @classmethod
     def ensemble(cls, translators: Sequence[Self]) -> Self:

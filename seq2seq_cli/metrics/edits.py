@@ -74,8 +74,7 @@ class Errors:
         if self.features:
             rows = [["feature", "lines", "exact_match"]]
             rows += [
-                [f["name"], f"{f['num_lines']:,}", f"{f['exact_match']:.2f}"]
-                for f in self.features
+                [f["name"], f"{f['num_lines']:,}", f"{f['exact_match']:.2f}"] for f in self.features
             ]
             parts.append(table(rows))
         return "\n\n".join(parts)

@@ -205,3 +205,11 @@ def test_a_relative_run_is_found_after_a_change_of_folder(trained, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     assert translator.score([("1", "one")])[0].text == "one"
     assert isinstance(PlainDecoder(translator.model).device, torch.device)
+
+
+def test_a_checkpoint_is_read_for_pytorch_before_training_may_remove_it(trained, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    loaded = Translator.load(run, "cpu", which="last", exact=True, with_pytorch=True)
+    shutil.rmtree(run / "checkpoints")
+    assert loaded.translate(["1 2"]) == ["one two"]
+    assert loaded.model.config == loaded.config.model

@@ -35,7 +35,7 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
     if not is_missing_or_empty(output):
         raise UserError(f"{output} exists and is not an empty folder: choose another --output")
     RunFolder(run_dir).ensure_is_run()
-    translator = Translator.load(run_dir, "cpu", exact=True, which=which)
+    translator = Translator.load(run_dir, "cpu", exact=True, which=which, with_pytorch=True)
     _check(translator)
     before = translator.tokenizers
     src_ids, tgt_ids = _kept(before, texts)

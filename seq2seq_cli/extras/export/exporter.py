@@ -70,7 +70,7 @@ def export(
     run.ensure_is_run()
     overrides = ["decoding.precision=fp32"]
     overrides += [f"decoding.tag={json.dumps(tag)}"] if tag is not None else []
-    translator = Translator.load(run_dir, "cpu", overrides, which=which)
+    translator = Translator.load(run_dir, "cpu", overrides, which=which, with_pytorch=True)
     translator.config = _with_languages(translator.config, langs)
     config, tokenizers = translator.config, translator.tokenizers
     reason = unsupported(format_name, config, tokenizers)

@@ -153,7 +153,10 @@ def _load(
 
     for run in runs:
         RunFolder(run).ensure_is_run()
-    return [Translator.load(run, device, search, which=model, exact=True) for run in runs]
+    return [
+        Translator.load(run, device, search, which=model, exact=True, with_pytorch=True)
+        for run in runs
+    ]
 
 
 def _write(files: Mapping[Path, bytes], must_be_empty: Iterable[Path]) -> None:
