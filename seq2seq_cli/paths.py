@@ -25,6 +25,14 @@ def expanded(path: str | Path) -> Path:
     return path
 
 
+def check_utf8(path: Path) -> None:
+    """Raise UserError for a path that is not in UTF-8: YAML and most libraries cannot take it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the path {path} is not valid UTF-8: use another name") from None
+
+
 def text_path(given: str | Path) -> Path:
     """Expand the path of a text file as `expanded` does; a URL of fsspec becomes a remote path."""
     return remote_path(os.path.expandvars(given)) or expanded(given)

@@ -16,7 +16,7 @@ from seq2seq_cli.cli.app import app
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
-from seq2seq_cli.paths import expanded
+from seq2seq_cli.paths import check_utf8, expanded
 
 if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
@@ -101,6 +101,9 @@ def init(
         raise UserError("give --valid or --valid-size, not both")
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"--output {output}: the name of a config ends in .yaml")
+    if parent := next(filter(Path.is_file, output.parents), None):
+        raise UserError(f"--output {output}: {parent} is not a folder")
+    check_utf8(output)
     from seq2seq_cli.commands.init.init import NewRun, choose_preset, look_at, text_of
 
     train = text_of(files, fields, features)

@@ -175,6 +175,10 @@ def test_invalid_input_gives_one_error_and_leaves_no_files(
             ("export", ".", "--format", "ctranslate2", "-o", "."),
             ". exists and is not an empty folder",
         ),
+        (
+            ("export", ".", "--format", "ctranslate2", "-o", "\udcff"),
+            "is not valid UTF-8: use another name",
+        ),
     ],
 )
 def test_invalid_command_line_is_explained(seq2seq, arguments, expected, tmp_path, monkeypatch):

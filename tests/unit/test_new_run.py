@@ -370,6 +370,8 @@ def test_input_that_ends_is_answered_with_yes(text, seq2seq):
 def test_problems_are_named_before_the_text_is_read_or_written(text, seq2seq):
     for arguments, problem in (
         ((text, "--output", "mine"), "the name of a config ends in .yaml"),
+        ((text, "--output", "all.tsv/mine.yaml"), "all.tsv is not a folder"),
+        ((text, "--output", "\udcff.yaml"), "is not valid UTF-8: use another name"),
         ((text, "--valid", "valit.tsv"), "there is no file valit.tsv"),
         ((text, "--fields", "1", "4"), "all.tsv, line 1: needs column 4, has 2"),
     ):
@@ -380,6 +382,13 @@ def test_problems_are_named_before_the_text_is_read_or_written(text, seq2seq):
     result = seq2seq("init", "16.src", "16.src", "--yes")
     assert "16.src is not UTF-8 (is it UTF-16?)" in result.stderr
     assert {path.name for path in Path().iterdir()} == {"all.tsv", "16.src"}
+
+
+def test_a_text_that_no_config_can_name_is_refused_before_updates_are_timed(text, seq2seq):
+    odd = text.rename("\udcff.tsv")
+    result = seq2seq("init", odd, "--valid-size", "0", "--hours", "1", "--yes")
+    assert "is not valid UTF-8: use another name" in result.error()
+    seq2seq("init", odd, "--yes").ok()  # the config names the parts that are held out
 
 
 def test_the_example_is_the_quickstart(seq2seq, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from seq2seq_cli.config.types import SIDES, PresetName, TokenizerKind
 from seq2seq_cli.console import counted, printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
+from seq2seq_cli.paths import check_utf8
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
 from seq2seq_cli.text.scripts import CONTROL, REPLACEMENT, main_scripts, script_of
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
@@ -122,8 +123,11 @@ class NewRun:
     def existing_files(self) -> list[Path]:
         """Return the files that would be overwritten.
 
-        Raises UserError if the text itself is among them.
+        Raises UserError if the text itself is among them, or if the config cannot name it.
         """
+        for text in (self.valid, None if self._splits else self.train):
+            for path in text.files if text is not None else ():
+                check_utf8(path)
         written = [self.config, *(path for part in self._splits.values() for path in part.values())]
         existing = [path for path in written if path.exists()]
         texts = [text for text in (self.train, self.valid) if text is not None]

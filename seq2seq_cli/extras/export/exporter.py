@@ -21,6 +21,7 @@ from seq2seq_cli.extras.export.limits import format_named, unsupported
 from seq2seq_cli.extras.export.model_card import model_card
 from seq2seq_cli.extras.export.vocabularies import lines_for
 from seq2seq_cli.files import write_atomic
+from seq2seq_cli.paths import check_utf8
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.quoting import normalize_spaces
@@ -66,6 +67,7 @@ def export(
     """
     target = format_named(format_name)
     target.check_output(output)
+    check_utf8(output.absolute())
     run = RunFolder(run_dir)
     run.ensure_is_run()
     overrides = ["decoding.precision=fp32"]
