@@ -56,7 +56,10 @@ def _errors_reported() -> Iterator[None]:
         fail(str(stop), stop.exit_status)
     except (KeyboardInterrupt, typer.Abort):  # Abort: in answer to a question
         fail("interrupted", 130)
-    except BrokenPipeError:  # the reader of the output is gone, as with `| head`
+    except (BrokenPipeError, SystemExit) as error:
+        # The reader of the output is gone, as with `| head`; Rich, which prints --help, exits.
+        if BrokenPipeError not in (type(error), type(error.__context__)):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(141) from None
     except ModuleNotFoundError as error:

@@ -1,5 +1,6 @@
 """The command-line interface."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -287,6 +288,16 @@ def test_help_on_a_full_disk_is_an_error_without_a_traceback():
             [sys.executable, "-m", "seq2seq_cli", "--help"], stdout=full, stderr=subprocess.PIPE
         )
     assert (ended.returncode, ended.stderr.startswith(b"error: ")) == (2, True)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["translate", "--help"], ["--version"]])
+def test_output_without_a_reader_ends_as_by_sigpipe(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "seq2seq_cli", *arguments]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def test_commands_of_extras_have_a_panel_of_their_own(seq2seq: Command):
