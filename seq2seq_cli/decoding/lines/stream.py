@@ -95,13 +95,14 @@ def translate_stream(
     file: Path | None,
     processes: int | None,
     place: Place = WHOLE_FILE,
+    report: Callable[[Cuts], None] = Cuts.report,
 ) -> Iterator[Line]:
     """Return what is printed for each line, as soon as the lines of its chunk are translated.
 
     `lines` come from `file`, or a `place` in it, or from standard input if it is None, unless they
     are a sequence.
     `processes` None means `automatic_processes` for a large file on a CPU, else one. A line that
-    cannot be read raises UserError after all lines before it. Cut lines are reported at the end.
+    cannot be read raises UserError after all lines before it. `report` gets all cuts at the end.
     """
     if processes is None:
         num_bytes = file.stat().st_size if file is not None and file.is_file() else 0
@@ -114,8 +115,8 @@ def translate_stream(
     else:
         chunks = _live_chunks(job, lines, place.first_number, polls=processes > 1)
     if processes > 1:
-        return _translate_in_processes(job, chunks, processes)
-    return translate_chunks(job, job.load(), chunks, Cuts.report)
+        return _translate_in_processes(job, chunks, processes, report)
+    return translate_chunks(job, job.load(), chunks, report)
 
 
 def _has_gpu() -> bool:
@@ -153,7 +154,9 @@ def automatic_processes(job: Job, cores: int, memory: int) -> int:
     return max(1, min(cores, memory // job.memory()))
 
 
-def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -> Iterator[Line]:
+def _translate_in_processes(
+    job: Job, chunks: Iterator[Chunk], processes: int, report: Callable[[Cuts], None]
+) -> Iterator[Line]:
     all_cuts = Cuts()
     unreadable: list[UserError] = []
 
@@ -174,7 +177,7 @@ def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -
                 "a translating process died (out of memory?); try --processes 1"
             ) from None
         finally:
-            all_cuts.report()
+            report(all_cuts)
     for error in unreadable:
         raise error
 

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.lines.stream import Job, translate_stream
 from seq2seq_cli.errors import UserError
@@ -186,6 +187,7 @@ def translate_source(task: Task, source: Path, num_lines: int) -> list[Path]:
     size = source.stat().st_size
     count = task.num_shards or min(_MOST_SHARDS, -(-size // _BYTES_OF_A_SHARD))
     parts = [task.folder / f"part-{number}" for number in range(1, count + 1)]
+    cuts: list[Cuts] = []
     with tqdm(unit=" lines", total=num_lines, file=sys.stderr, disable=None) as bar:
         for number, path in enumerate(parts, 1):
             shard = ShardTask(job, Shard(number, count), source, path)
@@ -197,10 +199,12 @@ def translate_source(task: Task, source: Path, num_lines: int) -> list[Path]:
                 shard.opened() as (place, lines, part),
                 line_writer(part, is_locked=True) as write,
             ):
-                for outputs in translate_stream(job, lines, source, task.processes, place):
+                processes = task.processes
+                for outputs in translate_stream(job, lines, source, processes, place, cuts.append):
                     for line in outputs:
                         write(line)
                     bar.update()
+    sum(cuts, Cuts()).report()
     return parts
 
 

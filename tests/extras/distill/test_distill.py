@@ -29,7 +29,7 @@ from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.distill.distillation import Task, student_config
+from seq2seq_cli.extras.distill.distillation import Task, student_config, translate_source
 from seq2seq_cli.extras.distill.filters import RULES, Filters, Translated, judge
 from seq2seq_cli.extras.distill.stages import written
 from seq2seq_cli.extras.distill.student import Shape
@@ -100,6 +100,18 @@ def test_interruptions_in_every_stage_change_nothing(trained, seq2seq, mono, stu
     status = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
     assert seq2seq(*command).stdout == made.stdout  # nothing is made again
     assert status == {path: path.stat().st_mtime_ns for path in status}
+
+
+def test_what_was_cut_is_reported_once_for_all_shards(trained, tmp_path, caplog):
+    source = tmp_path / "source.jsonl"
+    with written(source) as write:
+        for number in range(3):
+            write({"src": f"{number} " * 300})
+    task = Task(Job((trained,), "cpu"), source, tmp_path, Filters(3.0, 0.0), num_shards=3)
+    task.folder.mkdir()
+    assert len(translate_source(task, source, 3)) == 3
+    (message,) = (m for m in caplog.messages if "data.max_length" in m)
+    assert message.startswith("3 sentences are longer")
 
 
 def test_the_student_is_an_ordinary_run(student, seq2seq):
