@@ -78,10 +78,14 @@ def in_use(folder: Path) -> Iterator[None]:
 def writing(key: str) -> Iterator[None]:
     """Wait until no other process, such as another one of this training, writes the store."""
     path = cache_folder() / f"{_WRITING}{key}"
-    path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         for _ in range(_MOST_TRIES):
-            file = stack.enter_context(path.open("w"))
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(path.open("w"))
+            except OSError as error:
+                error.strerror = f"{error.strerror} (SEQ2SEQ_CACHE names another cache folder)"
+                raise
             with naming(path):
                 lock_file(file.fileno(), waits=True)  # without locks, the last store is kept
             if _is_at(path, file.fileno()):

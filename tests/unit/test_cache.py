@@ -52,6 +52,12 @@ def keys(cache: Path) -> set[str]:
     return {path.name for path in cache.iterdir()}
 
 
+def test_a_cache_that_cannot_be_written_names_its_setting(tmp_path, tokenizers, monkeypatch):
+    monkeypatch.setenv("SEQ2SEQ_CACHE", "/proc/cache")  # where nobody can make folders
+    with pytest.raises(FileNotFoundError, match="SEQ2SEQ_CACHE names another cache folder"):
+        stored(tmp_path, 0, tokenizers)
+
+
 def test_least_recently_used_store_is_evicted_first(tmp_path, cache, tokenizers, monkeypatch):
     first, second, third = (stored(tmp_path, n, tokenizers, 4 - n).key for n in range(3))
     size = size_of(cache / first)
