@@ -188,6 +188,9 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of lines; a single line is translate([line])")
+        for line in lines:
+            if not isinstance(line, str):
+                raise TypeError(f"translate takes a list of str, not of {type(line).__name__}")
         results = self.search([TranslationInput(line) for line in lines])
         return [best.text for best, *_ in results]
 

@@ -34,6 +34,8 @@ def test_python_api_matches_the_command(trained, seq2seq):
 def test_python_api_rejects_a_string_for_a_list(trained, translator):
     with pytest.raises(TypeError, match=r"translate\(\[line\]\)"):
         translator.translate("1 2")
+    with pytest.raises(TypeError, match="a list of str, not of bytes"):
+        translator.translate([b"1 2"])
     with pytest.raises(TypeError, match="overrides is a list"):
         Translator.load(trained, "cpu", "decoding.beam_size=5")
 
