@@ -150,7 +150,8 @@ class Translator:
 
         def read(path: Path) -> Backend:
             backend = load_backend(path, config, tokenizers, device, asked)
-            _ = with_pytorch and backend.models
+            if with_pytorch:
+                _ = backend.models
             return backend
 
         return cls(run.with_weights(which, read), tokenizers, config, read_statistics(run))
