@@ -41,10 +41,18 @@ _JUST_USED = 60.0  # seconds before a store may be removed, as it may not be loc
 
 
 def cache_folder() -> Path:
-    """Return `$SEQ2SEQ_CACHE` or `~/.cache/seq2seq-cli`; it may be deleted at any time."""
+    """Return `$SEQ2SEQ_CACHE` or `~/.cache/seq2seq-cli`; it may be deleted at any time.
+
+    Raises UserError if neither is known.
+    """
     if given := os.environ.get("SEQ2SEQ_CACHE"):
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq-cli"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq-cli"
+    except RuntimeError:
+        raise UserError(
+            "there is no home folder for the cache: set SEQ2SEQ_CACHE to a folder"
+        ) from None
 
 
 def key_of(values: Any) -> str:

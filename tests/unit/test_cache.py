@@ -131,6 +131,14 @@ def test_invalid_cache_limit_is_rejected(wrong, tmp_path, tokenizers, monkeypatc
         stored(tmp_path, 1, tokenizers)
 
 
+def test_a_user_without_a_home_folder_is_told_to_set_the_cache(tmp_path, tokenizers, monkeypatch):
+    for name in ("SEQ2SEQ_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "~")  # where Python finds no home folder
+    with pytest.raises(UserError, match="there is no home folder for the cache: set SEQ2SEQ_CACHE"):
+        stored(tmp_path, 1, tokenizers)
+
+
 def test_only_one_process_at_a_time_writes_a_store(cache, tmp_path):
     """Also if one has waited for a lock whose file the one before it removes."""
     counter = tmp_path / "writing"
