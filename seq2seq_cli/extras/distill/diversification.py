@@ -6,6 +6,7 @@ training with less dropout.
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,10 +62,14 @@ def diversify(
             new, made[name] = translate_text(job, teacher, known, runs["mixed"], processes)
             corpora += new
         if len(corpora) == len(config.data.train):
+            dropped = sum(
+                (Counter(facts["translations"]["dropped"]) for facts in made.values()), Counter()
+            )
+            counts = ", ".join(f"{number:,} {rule}" for rule, number in dropped.most_common())
             raise UserError(
-                f"no translation by {folder}/forward or backward is left to add; models that have "
-                "trained for long repeat the training text: try fewer updates, as with --set "
-                "training.max_steps=…"
+                f"no translation by {folder}/forward or backward is left to add (dropped: "
+                f"{counts}); if most are known pairs, train for fewer updates, otherwise for more, "
+                "as with --set training.max_steps=… and another --output"
             )
         begun = load_config(RunFolder(runs["forward"]).config)
         mixed = on_more_text(begun, corpora, made)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -164,4 +165,5 @@ def test_text_that_both_models_know_by_heart_adds_nothing(seq2seq, tmp_path):
     }
     path = write_config(tmp_path, options)
     result = seq2seq("diversify", path, "--output", tmp_path / "run", *ONE)
-    assert (result.exit_code, "is left to add; models that" in result.stderr) == (2, True)
+    assert (result.exit_code, "is left to add (dropped: " in result.stderr) == (2, True)
+    assert re.search(r"\d known pair.* another --output", result.stderr), "the reason and a way out"
