@@ -187,6 +187,17 @@ def warn_of_defaults(config: Config, num_pairs: int) -> None:
             )
 
 
+def values_left_to(choices: Choices, config: Config) -> dict[str, Any]:
+    """Return the values of a preset, by full name, that `with_preset` gives to the config."""
+    values = dict[str, Any]()
+    for name, (value, _) in choices.items():
+        section, option = name.split(".")
+        given = getattr(config, section).model_fields_set
+        if option not in given | _excluded(given):
+            values[name] = value
+    return values
+
+
 def _preset_of(config: Config, num_pairs: int) -> tuple[PresetName, dict[str, dict[str, Any]]]:
     """Return the preset of a config and its options; `auto` is chosen by the number of pairs."""
     name = config.preset
