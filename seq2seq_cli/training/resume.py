@@ -125,8 +125,8 @@ def resume_run(
     begun, manifest = load_config(folder.config), read_manifest(folder)
     if not begun.data.train:
         raise UserError(
-            f"the model in {folder.path} was imported and has no training to resume; fine-tune it "
-            f"in a run of its own: --from {folder.path} --run-dir NEW"
+            f"the model in {folder.path} was imported or trimmed and has no training to resume; "
+            f"fine-tune it in a run of its own: --from {folder.path} --run-dir NEW"
         )
     if manifest.get("from") is not None:
         config = with_model_of(begun, config)

@@ -155,6 +155,15 @@ def test_a_trimmed_run_translates_scores_and_is_trimmed_again(all_runs, domain, 
             assert (again / file).read_bytes() == (small / file).read_bytes()
 
 
+def test_a_trimmed_run_has_no_training_to_resume(all_runs, domain, seq2seq, tmp_path):
+    small, config = (
+        trimmed(seq2seq, all_runs["own"], domain, tmp_path / "small"),
+        tmp_path / "c.yaml",
+    )
+    config.write_text(yaml.safe_dump({"data": {"train": {"pairs": str(domain)}}}))
+    assert "was imported or trimmed" in seq2seq("train", config, "--run-dir", small).error()
+
+
 @pytest.mark.parametrize(("name", "file_format"), [("own", "huggingface"), ("two", "ctranslate2")])
 @pytest.mark.filterwarnings("ignore")
 def test_trimmed_vocabularies_of_our_own_are_exported(
