@@ -134,8 +134,8 @@ class Cuts:
                 self.featureless,
                 "line has",
                 "lines have",
-                "no features, which the model was trained with: give them after a tab, or with "
-                "--features",
+                "no features, which the model was trained with: translate takes them after a tab, "
+                "eval with --features",
             ),
         ):
             if count:
