@@ -181,15 +181,18 @@ class Tokenizer(ABC):
         """Return the one id of a tag, or none for None; UserError if the vocabulary lacks it."""
         if tag is None:
             return []
-        (token,) = self.ids_of([tag])
-        if self._pieces[token] != tag:
+        if tag not in self._symbols:  # a learned piece, such as `en`, is no tag
             symbols = ", ".join(self.user_defined_symbols()[:_MOST_LISTED]) or "none"
             raise UserError(
                 f"the vocabulary lacks the tag {tag} (its user-defined symbols: {symbols}): when "
                 "it is learned, data.train needs a corpus with this tag, or "
                 "tokenizer.user_defined_symbols the tag itself"
             )
-        return [token]
+        return self.ids_of([tag])
+
+    @functools.cached_property
+    def _symbols(self) -> frozenset[str]:
+        return frozenset(self.user_defined_symbols())
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:

@@ -387,6 +387,9 @@ def test_tag_is_one_token_before_those_of_the_source(tmp_path, kind):
         assert with_tag.tgt[number].tolist() == without.tgt[number].tolist()
     with pytest.raises(UserError, match=r"lacks the tag <2fr> \(its user-defined symbols: <2en>\)"):
         tokenizers.src.tag_ids("<2fr>")
+    for piece in (tokenizers.src.pieces()[-1], "</s>"):
+        with pytest.raises(UserError, match="lacks the tag"):
+            tokenizers.src.tag_ids(piece)
 
 
 def test_one_plain_corpus_has_the_cache_of_earlier_versions(tmp_path):
