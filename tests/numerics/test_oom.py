@@ -1,5 +1,6 @@
 """Out of memory: splitting batches, and the automatic batch size."""
 
+import gc
 import logging
 import multiprocessing
 import random
@@ -35,6 +36,13 @@ from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.step import train_step
 
 BATCHES = [random_batch(6, 5, seed=1), random_batch(9, 8, seed=2), random_batch(3, 12, seed=3)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imports_are_no_garbage() -> None:
+    """Every failure collects the garbage: it need not search what other tests have imported."""
+    gc.collect()
+    gc.freeze()
 
 
 class FailingLoss(BatchLoss):
