@@ -36,7 +36,7 @@ joined = attention.MultiHeadAttention._project
 def separate(self, states, layout, projections, start=0, rotation=None):
     assert not self.is_rotary
     return [
-        attention._as_computed(layout.split_heads(projection(states), self.heads))
+        attention._in_fp32_on_cpu(layout.split_heads(projection(states), self.heads))
         for projection in projections
     ]
 

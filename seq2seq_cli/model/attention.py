@@ -234,7 +234,7 @@ class MultiHeadAttention(nn.Module):
         with torch.autocast("cpu", enabled=False):
             scaled_BHQK, (k_BHMK, v_BHMK) = self.scale(q_BHQK), memory
             dropout = self.dropout.p if self.training else 0.0
-            if attention_log is None and _is_better_fused(scaled_BHQK, k_BHMK, dropout):
+            if attention_log is None and _is_sdpa_better(scaled_BHQK, k_BHMK, dropout):
                 heads_BHQK = F.scaled_dot_product_attention(
                     scaled_BHQK, k_BHMK, v_BHMK, mask_B1QM, dropout
                 )
@@ -251,12 +251,12 @@ class MultiHeadAttention(nn.Module):
         self, states_BQD: Tensor, layout: BatchLayout, memory: tuple[Tensor, BatchLayout] | None
     ) -> tuple[Packed, Packed] | None:
         """Return the layouts of queries and memory if `fused.attend` supports them."""
-        states_BMD, memory_layout = memory or (states_BQD, layout)
+        states_BMD, memory_layout = (states_BQD, layout) if memory is None else memory
         if (
             not isinstance(layout, Packed)
             or not isinstance(memory_layout, Packed)
             or self.scale.kind == "temperature"
-            or not fused.is_training(self.dropout, states_BQD, states_BMD)
+            or not fused.trains_in_c(self.dropout, states_BQD, states_BMD)
         ):
             return None
         return layout, memory_layout
@@ -268,6 +268,7 @@ class MultiHeadAttention(nn.Module):
         layouts: tuple[Packed, Packed],
         is_causal: bool,
     ) -> Tensor:
+        """As `forward`, in one operation of C; without `states_BMD` it is self-attention."""
         if states_BMD is None:
             queries_BQD = self._joined(states_BQD, [self.query, self.key, self.value])
             keys_values_BMD = None
@@ -321,7 +322,7 @@ class MultiHeadAttention(nn.Module):
             joined = self._joined(states_BMD, projections)
             split = layout.split_heads(joined, len(projections) * self.heads)
             heads = split.chunk(len(projections), dim=1)
-        heads = [_as_computed(heads_BHMK) for heads_BHMK in heads]
+        heads = [_in_fp32_on_cpu(heads_BHMK) for heads_BHMK in heads]
         if not self.is_rotary:
             return heads
         if rotation is None:
@@ -343,13 +344,13 @@ class MultiHeadAttention(nn.Module):
         return F.linear(states_BMD, weight, bias)
 
 
-def _as_computed(heads_BHMK: Tensor) -> Tensor:
-    """Return fp32 on a CPU, as products of such small matrices gain nothing from bf16."""
+def _in_fp32_on_cpu(heads_BHMK: Tensor) -> Tensor:
+    """Convert to fp32 on a CPU, where products of such small matrices gain nothing from bf16."""
     return heads_BHMK.float().contiguous() if heads_BHMK.device.type == "cpu" else heads_BHMK
 
 
-def _is_better_fused(q_BHQK: Tensor, k_BHMK: Tensor, dropout: float) -> bool:
-    """Return True if PyTorch's fused kernel, which materializes no weights, is the better choice.
+def _is_sdpa_better(q_BHQK: Tensor, k_BHMK: Tensor, dropout: float) -> bool:
+    """Return True if PyTorch's kernel, which materializes no weights, is the better choice.
 
     On a CPU that kernel cannot drop weights and is slower up to some hundred positions (three times
     at 20), so it only serves to save memory for long sentences.

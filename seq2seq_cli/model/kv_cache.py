@@ -1,7 +1,6 @@
 """The KV cache of the model: keys and values that later positions attend to.
 
-The faster engines lay the same numbers out in their own way (`decoding/engines/kv_cache.py` and
-`cpu_decoder.py`).
+`decoding/engines/cpu_decoder.py` lays the same numbers out in its own way.
 
 B sentences, M memory positions, S source positions, H heads, K size of one head.
 """
@@ -30,7 +29,7 @@ class KeysValues(NamedTuple):
 
 @dataclass
 class LayerCache:
-    """The part of one decoder layer."""
+    """What one decoder layer attends to."""
 
     memory: KeysValues  # of the encoder's output, computed once per sentence
     past: KeysValues | None = None  # of the target so far, which grows at each step

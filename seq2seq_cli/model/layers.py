@@ -199,9 +199,8 @@ class DecoderLayer(nn.Module):
         start = 0 if past is None else past.k_BHMK.size(2)
 
         def attend_to_past(x_BTD: Tensor) -> Tensor:
-            attended_BTD: Tensor
             if cache is None:
-                attended_BTD = self.self_attention(
+                attended_BTD: Tensor = self.self_attention(
                     x_BTD, layout, causal_11TT, is_causal=True, attention_log=attention_log
                 )
                 return attended_BTD
@@ -212,13 +211,12 @@ class DecoderLayer(nn.Module):
             )
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
-            attended_BTD: Tensor
             if isinstance(memory, LayerCache):
                 q_BHTK = self.cross_attention.queries(x_BTD, layout, start)
                 return self.cross_attention.attend(
                     q_BHTK, memory.memory, memory_B11S, layout, attention_log
                 )
-            attended_BTD = self.cross_attention(
+            attended_BTD: Tensor = self.cross_attention(
                 x_BTD,
                 layout,
                 memory_B11S,

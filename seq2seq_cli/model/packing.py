@@ -80,7 +80,7 @@ class Packed:
         return ids_R[None]
 
     def pack_positions(self, positions_TD: Tensor) -> Tensor:
-        return positions_TD[self.batch_index_R % self.row_index_BT.size(1)]
+        return positions_TD[self.batch_index_R % self.longest]
 
     def split_heads(self, states_1RD: Tensor, heads: int) -> Tensor:
         indices = self._indices_of_heads(heads)
@@ -107,7 +107,7 @@ class _HeadIndices:
 
     def __init__(self, packed: Packed, heads: int) -> None:
         head_H = torch.arange(heads, device=packed.batch_index_R.device)
-        longest = packed.row_index_BT.size(1)
+        longest = packed.longest
         sentence_R, position_R = packed.batch_index_R // longest, packed.batch_index_R % longest
         self.num_tokens = packed.num_tokens
         self.from_row_BHT = packed.row_index_BT[:, None, :] * heads + head_H[:, None]

@@ -220,17 +220,19 @@ class Transformer(nn.Module):
         cut_BT: Tensor | None = None,
     ) -> Tensor:
         """Run the decoder: on the positions after those in a cache, or on all at once."""
-        start, stop = 0, tgt_BT.size(1)
-        of_layers: Sequence[LayerCache | Memory] = [memory] * len(self.decoder)  # type: ignore
+        start, length = 0, tgt_BT.size(1)
+        memories: Sequence[LayerCache | Memory]  # of each layer
         if isinstance(memory, Cache):
-            start, stop = memory.length, memory.length + stop
-            memory.length, of_layers = stop, memory.layers
-        masks = (causal_mask(tgt_BT.size(1), stop, tgt_BT.device), memory.mask_B11S)
+            start, memories = memory.length, memory.layers
+            memory.length += length
+        else:
+            memories = [memory] * len(self.decoder)
+        masks = (causal_mask(length, start + length, tgt_BT.device), memory.mask_B11S)
         states_BTD = self._embed(
             self.tgt_embedding, self.tgt_dropout, tgt_BT, layout, start, cut_BT
         )
-        for layer, of_layer in zip(self.decoder, of_layers, strict=True):
-            states_BTD = self._run(layer, states_BTD, layout, of_layer, masks, attention_log)
+        for layer, layer_memory in zip(self.decoder, memories, strict=True):
+            states_BTD = self._run(layer, states_BTD, layout, layer_memory, masks, attention_log)
         normed_BTD: Tensor = self.decoder_norm(states_BTD)
         return normed_BTD
 

@@ -37,8 +37,9 @@ def count_parameters(model: Transformer) -> dict[str, int]:
     counts = dict.fromkeys(get_args(ModelPart), 0)
     for part in counts:
         for parameter in _part(model, part).parameters():
-            counts[part] += 0 if id(parameter) in seen else parameter.numel()
-            seen.add(id(parameter))
+            if id(parameter) not in seen:
+                counts[part] += parameter.numel()
+                seen.add(id(parameter))
     return counts
 
 
@@ -184,12 +185,14 @@ def read_weights(
 
 def read_tensors(path: Path) -> Mapping[str, Tensor]:
     """Read a file of tensors, with the errors of `read_weight_file`."""
-    return {
-        name: torch.frombuffer(data, dtype=getattr(torch, dtype)).view(shape)
-        if data
-        else torch.empty(shape, dtype=getattr(torch, dtype))
-        for name, (dtype, shape, data) in read_weight_file(path).tensors.items()
-    }
+    return {name: _loaded(stored) for name, stored in read_weight_file(path).tensors.items()}
+
+
+def _loaded(stored: StoredTensor) -> Tensor:
+    dtype = getattr(torch, stored.dtype)
+    if not stored.data:  # which `frombuffer` refuses
+        return torch.empty(stored.shape, dtype=dtype)
+    return torch.frombuffer(stored.data, dtype=dtype).view(stored.shape)
 
 
 def _stored(tensor: Tensor) -> StoredTensor:

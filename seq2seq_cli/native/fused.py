@@ -47,7 +47,7 @@ class Rows(Protocol):
 
 def drop(x: Tensor, dropout: Dropout, places_R: Tensor | None) -> Tensor:
     """Return dropout(x)."""
-    if dropout.p > 0 and is_training(dropout, x):
+    if dropout.p > 0 and trains_in_c(dropout, x):
         return _result_of(_Add, None, x, None, None, 0.0, _row_dropout(dropout, places_R), places_R)
     dropped: Tensor = dropout(x)
     return dropped
@@ -61,7 +61,7 @@ def add(
     places_R: Tensor | None = None,
 ) -> Tensor:
     """Return norm(x + dropout(y)); without a norm, the sum."""
-    if is_training(dropout, x, y) and _is_fp32(norm):
+    if trains_in_c(dropout, x, y) and _is_fp32(norm):
         weights = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
         return _result_of(_Add, x, y, *weights, _row_dropout(dropout, places_R), places_R)
     added: Tensor = x + dropout(y)
@@ -70,7 +70,7 @@ def add(
 
 def normalize(x: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
     """Return norm(x); `dropout` tells whether the model is being trained."""
-    if is_training(dropout, x) and _is_fp32(norm):
+    if trains_in_c(dropout, x) and _is_fp32(norm):
         weights = (norm.weight, norm.bias, norm.eps)
         return _result_of(_Add, None, x, *weights, native.RowDropout(), None)
     normed: Tensor = norm(x)
@@ -81,7 +81,7 @@ def activate(
     x: Tensor, activation: nn.Module, dropout: Dropout, places_R: Tensor | None = None
 ) -> Tensor:
     """Return dropout(activation(x)), perhaps in the memory of x."""
-    if is_training(dropout, x):
+    if trains_in_c(dropout, x):
         kind, row_dropout = _ACTIVATIONS[type(activation)], _row_dropout(dropout, places_R)
         return _result_of(_Activate, x, kind, row_dropout, places_R)
     activated: Tensor = dropout(activation(x))
@@ -103,7 +103,7 @@ def attend(
     The memory has keys and values side by side, 1S2D. Without one, queries, keys and values are
     side by side, 1R3D; if attention is causal, row i attends to rows 0 to i of its sentence.
     Queries and keys are rotated by cosines and sines of each position and dimension, if given.
-    Inputs have to be such that `is_training` is true.
+    Inputs have to be such that `trains_in_c` is true.
     """
     options = (heads, scale, is_causal, rotations, _row_dropout(dropout, layouts[0].places_R))
     return _result_of(_Attend, queries_1RD, memory_1SD, layouts, *options)
@@ -123,8 +123,8 @@ def softmax(logits_RV: Tensor, labels_R: Tensor, in_place: bool) -> tuple[Tensor
     return p_RV, logits_R, log_p_R
 
 
-def is_training(dropout: Dropout, *inputs: Tensor) -> bool:
-    """Return True if the module of this dropout is trained on inputs that the kernels support."""
+def trains_in_c(dropout: Dropout, *inputs: Tensor) -> bool:
+    """Return True if the module of this dropout is being trained on inputs that C supports."""
     return dropout.training and torch.is_grad_enabled() and _has_kernels(*inputs)
 
 

@@ -39,7 +39,7 @@ OPTIONS: Mapping[str, Collection[object] | None] = {
 # The hash of the model's code whose equations C repeats. Without PyTorch there is no model to
 # compare logits with, so a model whose code has been edited is loaded with it. After an edit, see
 # tests/numerics/test_native_model.py.
-MODEL_CODE = "5c4a0690c411ead8"
+MODEL_CODE = "ca9021d19e9e7e1a"
 _PARTS = ("attention", "device", "dropout", "kv_cache", "layers", "packing", "transformer")
 _MODEL_FILES = (*(f"model/{part}.py" for part in _PARTS), "native/fused.py")
 
@@ -93,7 +93,7 @@ def parameter_shapes(
             shapes[f"{name}.bias"] = shape[:1]
 
     for stack, count in (("encoder", config.layers.encoder), ("decoder", config.layers.decoder)):
-        kinds = ("self_attention", "cross_attention")[: 1 + (stack == "decoder")]
+        kinds = ("self_attention", "cross_attention") if stack == "decoder" else ("self_attention",)
         for layer in (f"{stack}.{number}" for number in range(count)):
             for kind in kinds:
                 for part in ("query", "key", "value", "output"):
@@ -127,7 +127,7 @@ class NativeModel:
         """`parts` come from `packed`."""
         self._parts = {name: _aligned(array) for name, array in parts.items()}
         self._config = config
-        self._num_features = num_features
+        self._num_shared = 0 if config.feature_positions else num_features  # with one position
         self.source_eos = config.source_eos
         self.precision = precision
         self.pad_id = pad_id
@@ -155,14 +155,13 @@ class NativeModel:
         return cls(packed(weights, config, precision), config, precision, num_features, pad_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self._parts, self._config, self.precision, self._num_features, self.pad_id)
+        parts = (self._parts, self._config, self.precision, self._num_shared, self.pad_id)
         return type(self), parts
 
     @property
     def way_to_read(self) -> tuple[bool, int]:
         """Whether sources end with EOS, and how many tokens are features that share a position."""
-        shared = 0 if self._config.feature_positions else self._num_features
-        return self.source_eos, shared
+        return self.source_eos, self._num_shared
 
     def positions(self, length: int) -> Array:
         """Return at least the first `length` positions: vectors, TD, or rotations, TJ2."""
@@ -176,9 +175,9 @@ class NativeModel:
 
         As model/layers.py: source_positions.
         """
-        if not self._num_features or self._config.feature_positions:
+        if not self._num_shared:
             return None
-        is_feature_BS = (src_BS > EOS_ID) & (src_BS <= EOS_ID + self._num_features)
+        is_feature_BS = (src_BS > EOS_ID) & (src_BS <= EOS_ID + self._num_shared)
         index_S = np.arange(src_BS.shape[1])
         last_B1 = (index_S * is_feature_BS).max(axis=1, keepdims=True)
         return np.maximum(index_S - last_B1, 0)
