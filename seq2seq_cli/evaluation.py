@@ -190,7 +190,7 @@ def located(text: ParallelText, run_dir: Path) -> ParallelText | None:
     """
     for folder in (Path(), *run_dir.resolve().parents):
         found = text.in_folder(folder)
-        # Devices are none, which a foreign config may name.
+        # A foreign config may name a device, which is no such file.
         if all(path.is_file() for path in found.files):
             return found
     return None
@@ -235,7 +235,8 @@ def evaluate(
     computes NaN or infinity is NaN or infinite, and its translations may be empty.
     """
     scoring = scoring or Scoring.of_run(translator.config)
-    models, cuts = translator.models, list[Cuts]()
+    models = translator.models
+    cuts: list[Cuts] = []
     pairs = held_out.pairs if decode else []
     groups = group_by_source(pairs, merge=scoring.merge_references)
     firsts = [pairs[group[0]] for group in groups]
@@ -251,8 +252,8 @@ def evaluate(
         for model in models:
             model.train(was_training)
     raw = [pair.tgt for pair in pairs]
-    normalize = str if scoring.test_set else translator.tokenizers.tgt.normalize
-    targets = [normalize(target) for target in raw]
+    normalize = translator.tokenizers.tgt.normalize
+    targets = raw if scoring.test_set else [normalize(target) for target in raw]
     references = references_of(targets, groups)
     if decode and scoring.test_set:
         references = list(scoring.test_set.read_references())
@@ -286,8 +287,8 @@ def _score_references(translator: Translator, held_out: HeldOut) -> tuple[float,
         batch = make_batch(store, scored[indices]).to(models[0].device)
         hidden = [m.forward_hidden(batch.src_BS, batch.tgt_in_BT, Packed) for m in models]
         labels_BT = hidden[0][1].pack_ids(batch.labels_BT, IGNORE_INDEX)
-        both = (labels_BT, *(states_BTD for states_BTD, _ in hidden))
-        rows = (torch.split(x.flatten(0, 1), _ROWS_AT_ONCE) for x in both)
+        packed = (labels_BT, *(states_BTD for states_BTD, _ in hidden))
+        rows = (torch.split(x.flatten(0, 1), _ROWS_AT_ONCE) for x in packed)
         for labels_R, *states in zip(*rows, strict=True):
             logits = [m.projection(x_RD) for m, x_RD in zip(models, states, strict=True)]
             logits_RV = mean_of_probabilities(logits)

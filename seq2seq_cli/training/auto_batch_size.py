@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 _USED = 0.9  # share of the largest batch that fits
 _USED_ON_CPU = 0.75  # share of free memory; the rest is for fragmentation and validation
 _MEASURED_TOKENS = 1_024  # in the smaller batch that is measured on a CPU
-_LARGER_IF_SAMPLED = 1.25  # largest batch with subword sampling, whose lengths vary
-_LARGER = 4  # the larger batch has this many times as many
+_TIMES_LARGER = 4  # how many times as many the larger one has
+_LARGER_IF_SAMPLED = 1.25  # size of the largest batch with subword sampling, whose lengths vary
 
 
 def find_tokens_per_batch(
@@ -170,7 +170,7 @@ def sentences_on_cpu(model: TrialModel, wanted: int, available: int) -> int:
     bytes_of_few = needed(few)
     if bytes_of_few > available:
         return 0
-    more = min(_LARGER * few, wanted, few * available // bytes_of_few)
+    more = min(_TIMES_LARGER * few, wanted, few * available // bytes_of_few)
     if more <= few:
         return more
     bytes_each = max(1.0, (needed(more) - bytes_of_few) / (more - few))

@@ -26,7 +26,7 @@ from seq2seq_cli.training.run import Run, nothing
 logger = logging.getLogger(__name__)
 
 _BEAM = 5
-_GAIN = 0.3  # of the metric: what a beam, and each step of its length penalty, must gain
+_LEAST_GAIN = 0.3  # of the metric, by a beam, and by each step of its length penalty
 _STEP, _HIGHEST = 0.2, 2.0  # of the length penalty
 _FEWEST_LINES = 100  # fewer say nothing about so small a gain
 _MOST_TOKENS = 20_000  # target tokens of the lines to translate, which bound the time
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
         (score,) = score_text(texts, self.references, self.scoring).values()
         return score.value
 
-    def better(self, score: float, other: float) -> float:
+    def gain(self, score: float, other: float) -> float:
         """Return by how much a score is better than another one."""
         (metric,) = self.scoring.names
         return score - other if METRICS[metric].higher_is_better else other - score
@@ -97,8 +97,9 @@ def _choose(
 def _awaits_search(folder: RunFolder, run: Run) -> bool:
     """Return True if there is something to choose, and it was not chosen for this step yet."""
     options, valid = run.config.decoding, run.data.valid
-    is_open = "auto" in (options.beam_size, options.length_penalty) and options.beam_size != 1
-    if not is_open or options.sampling or options.diversity_groups > 1:
+    if "auto" not in (options.beam_size, options.length_penalty) or options.beam_size == 1:
+        return False
+    if options.sampling or options.diversity_groups > 1:
         return False
     if valid is None or not run.config.validation.decode or len(valid.pairs) < _FEWEST_LINES:
         return False
@@ -109,9 +110,8 @@ def _awaits_search(folder: RunFolder, run: Run) -> bool:
 def _sample(config: Config, valid: HeldOut, translator: Translator) -> Sample:
     """Take evenly spaced sources of the validation text, with all their references."""
     scoring, metric = Scoring.of_run(config), config.validation.metric
-    scoring = replace(
-        scoring, names=(metric if METRICS[metric].is_of_text else scoring.line_metric,)
-    )
+    name = metric if METRICS[metric].is_of_text else scoring.line_metric
+    scoring = replace(scoring, names=(name,))
     groups = group_by_source(valid.pairs, merge=scoring.merge_references)
     share = min(1.0, _MOST_TOKENS / valid.store.facts.tgt.tokens)
     count = max(min(_FEWEST_LINES, len(groups)), int(share * len(groups)))
@@ -131,9 +131,10 @@ def _find_search(
         best = _best_beam(translator, beam, sample)
     else:
         best = _measure(translator, beam, options.alpha, sample)
-    is_open = options.width == 1
-    greedy = [_measure(translator, 1, best.length_penalty, sample)] if is_open else []
-    is_worth_it = not greedy or sample.better(best.score, greedy[0].score) >= _GAIN
+    greedy = []
+    if options.width == 1:  # else beam_size or n_best asks for a beam
+        greedy = [_measure(translator, 1, best.length_penalty, sample)]
+    is_worth_it = not greedy or sample.gain(best.score, greedy[0].score) >= _LEAST_GAIN
     return DefaultSearch(
         step=step,
         metric=sample.scoring.names[0],
@@ -157,7 +158,7 @@ def _best_beam(translator: Translator, beam: int, sample: Sample) -> MeasuredSea
     for step in (_STEP, -_STEP):
         while 0 <= (penalty := round(best.length_penalty + step, 1)) <= _HIGHEST:
             other = _measure(translator, beam, penalty, sample)
-            if sample.better(other.score, best.score) < _GAIN:
+            if sample.gain(other.score, best.score) < _LEAST_GAIN:
                 break
             best = other
         if best.length_penalty != 1.0:

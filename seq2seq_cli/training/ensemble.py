@@ -47,16 +47,12 @@ def train_ensemble(
         folder.ensure_new_or_empty()
     if folder.ensemble.is_file() and (trained := len(folder.members())) > num_members:
         raise UserError(f"{run_dir} has {trained} members already: give --ensemble {trained}")
-    works = {
-        str(path := folder.member(number).path): functools.partial(
-            train,
-            config.updated(training={"seed": config.training.seed + number - 1}),
-            path,
-            source=source,
-            allow_changed=allow_changed,
-        )
-        for number in range(1, num_members + 1)
-    }
+    works = {}
+    for number in range(1, num_members + 1):
+        path = folder.member(number).path
+        own = config.updated(training={"seed": config.training.seed + number - 1})
+        work = functools.partial(train, own, path, source=source, allow_changed=allow_changed)
+        works[str(path)] = work
     at_once = min(num_members, members_at_once(config))
     logger.info(f"training {num_members:,} members in {run_dir}, {at_once:,} at once")
     launch_each(works, at_once)
@@ -84,11 +80,11 @@ def scores_of(folder: RunFolder, config: Config) -> str:
     first, *_ = folder.members()
     ensemble = Translator.load(folder.path, config.training.device, exact=True)
     ensemble = ensemble.with_options(load_config(first.config).decoding)
-    settled, text = ensemble.config.validation, config.valid_text
+    validation, text = ensemble.config.validation, config.valid_text
     assert text is not None, "the caller has checked it"
     scoring = Scoring.of_run(ensemble.config)
-    scores = evaluate_corpus(ensemble, text, decode=settled.decode, scoring=scoring)
-    names = dict.fromkeys((settled.metric, "loss"))
+    scores = evaluate_corpus(ensemble, text, decode=validation.decode, scoring=scoring)
+    names = dict.fromkeys((validation.metric, "loss"))
     found = [read_model_scores(member.weights()) for member in folder.members()]
     rows = {f"member {n}": each.scores for n, each in enumerate(found, 1) if each is not None}
     rows["ensemble"] = scores.metrics()

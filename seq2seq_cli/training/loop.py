@@ -68,12 +68,14 @@ def train(
         open_outputs(folder, run) as (monitor, saver),
         stop_on_signals(run.parallel) as stop,
     ):
-        now, began = hooks.monotonic, hooks.monotonic() - run.state.seconds
+        now = hooks.monotonic
+        began = now() - run.state.seconds
         while not is_finished(run):
             if run.state.awaits_validation:
                 validate(run, monitor, saver, lambda: now() - began)
                 continue
-            started, epoch, batches = now(), run.state.epoch, run.next_batches()
+            started, epoch = now(), run.state.epoch
+            batches = run.next_batches()
             lr = set_lr(run.optimizer, run.config.training, run.state.step + 1, run.state.plan)
             result = train_step(run, batches)
             if not result.is_finite:
@@ -112,9 +114,9 @@ def open_run(
             lock = folder.locked(parallel.lock_seconds)
             parallel.in_main(lambda: stack.enter_context(lock))
             run = start_or_resume(folder, config, parallel, hooks, source, allow_changed)
-            state = run.state
-            if run.config.data.valid is not None and limit_reached(run):  # perhaps a new limit
-                state.awaits_validation |= state.validated_step != state.step
+            state, has_valid = run.state, run.config.data.valid is not None
+            if has_valid and limit_reached(run) and state.validated_step != state.step:
+                state.awaits_validation = True  # perhaps the limit is new
             yield run
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

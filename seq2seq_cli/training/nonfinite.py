@@ -108,7 +108,8 @@ def _report(module: str | None, batch: list[str], gradients: Weights) -> list[st
         gradients.items(), lambda item: item[0].rpartition(".")[0]
     ):
         norm = nn.utils.get_total_norm([gradient for _, gradient in items]).item()
-        norms += [(name, norm)] if math.isfinite(norm) else []
+        if math.isfinite(norm):
+            norms.append((name, norm))
     norms = sorted(norms, key=lambda named: -named[1])[:_SHOWN]
     largest = ", ".join(f"{name} {norm:.3g}" for name, norm in norms)
     return [

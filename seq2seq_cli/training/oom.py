@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from seq2seq_cli.console import counted
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.training.run import BatchShape, Run
@@ -51,7 +52,7 @@ def describe_shape(batch: Batch) -> str:
     """Return the shape of a batch in words."""
     sentences, src_positions = batch.src_BS.shape
     return (
-        f"a batch of {sentences:,} sentence{'s' * (sentences > 1)}, {src_positions:,} source and "
+        f"a batch of {counted(sentences, 'sentence')}, {src_positions:,} source and "
         f"{batch.labels_BT.size(1):,} target positions each"
     )
 

@@ -54,8 +54,9 @@ def plan_run(run: Run) -> None:
 def plan_again(run: Run) -> None:
     """With a time limit, adapt the plan from time to time; the decay continues from where it is."""
     state, old = run.state, run.state.plan
-    fewest = max(_FEWEST_UPDATES, (old.total - old.step) // _PARTS_LEFT)
-    fewest = fewest if old.pace else _FIRST_PLAN
+    fewest = _FIRST_PLAN
+    if old.pace:
+        fewest = max(_FEWEST_UPDATES, (old.total - old.step) // _PARTS_LEFT)
     if old.hours is None or state.step >= old.total or state.step < old.step + fewest:
         return
     new = _fitted(run, old)
@@ -129,10 +130,10 @@ def _final_validations(run: Run) -> int:
 def total_updates(run: Run) -> int:
     """Return the updates done plus those left until `max_steps` or the end of `max_epochs`."""
     training, state, sampler = run.config.training, run.state, run.data.batches
-    most = math.inf if training.max_steps is None else training.max_steps
     if training.max_epochs is None:
         assert training.max_steps is not None, "one of the two is a number"
         return training.max_steps
+    most = math.inf if training.max_steps is None else training.max_steps
     total = state.step
     if state.epoch <= training.max_epochs:
         left = sampler.num_left(state.epoch, state.earlier_parts) - state.position

@@ -137,7 +137,7 @@ def resume_run(
     refused = [
         name
         for name in changed
-        if not any(_is_within(name, k) or _is_within(k, name) for k in allow_changed)
+        if not any(_is_within(name, key) or _is_within(key, name) for key in allow_changed)
     ]
     if refused:
         raise UserError(
@@ -182,15 +182,17 @@ def config_to_resume(
     for key in allow_changed:
         if not any(_is_within(name, key) for name in names):
             raise UserError(f"--allow-changed {key}: there is no such option")
-    differing = [
-        f"  {name}: {yaml_text(before.get(name))} in the run, {yaml_text(now.get(name))} now"
-        + ("; this cannot change in a run" if policies[name] == "fixed" else "")
-        for name in names
-        if before.get(name) != now.get(name)
-        and policies[name] != "free"
-        and not _is_path_of_same_text(name, begun, config, changed_text)
-        and (policies[name] == "fixed" or not any(_is_within(name, k) for k in allow_changed))
-    ]
+    differing = []
+    for name in names:
+        old, new, policy = before.get(name), now.get(name), policies[name]
+        if old == new or policy == "free":
+            continue
+        if _is_path_of_same_text(name, begun, config, changed_text):
+            continue
+        if policy == "ask" and any(_is_within(name, key) for key in allow_changed):
+            continue
+        note = "; this cannot change in a run" if policy == "fixed" else ""
+        differing.append(f"  {name}: {yaml_text(old)} in the run, {yaml_text(new)} now{note}")
     if differing:
         message = (
             f"{folder.path} holds a run of another config; undo the change, allow it with train "
@@ -270,7 +272,10 @@ def _apply_changes(run: Run, hashes: dict[str, str]) -> None:
 
 
 def _scored_by(run: Run, hashes: dict[str, str]) -> str:
-    """Return a hash of all but the model that a validation score depends on."""
+    """Return a hash of all but the model that a validation score depends on.
+
+    Options that runs of earlier versions do not have count only if they are used.
+    """
     config, validation = run.config, run.config.validation
     default_length = DataConfig.model_fields["max_length"].default
     parts = [

@@ -177,12 +177,11 @@ class Run:
         return -(-len(self.data.batches) // self.config.training.gradient_accumulation)
 
     def next_batches(self) -> list[Batch]:
-        """The batches of the next update; fewer than `gradient_accumulation` at an epoch's end."""
+        """Return the next update's batches; fewer than `gradient_accumulation` as an epoch ends."""
         state, count = self.state, self.config.training.gradient_accumulation
-        batches = self.data.batches
-        return number_pairs(
-            batches.batches(state.epoch, state.position, count, state.earlier_parts)
-        )
+        sampler = self.data.batches
+        batches = sampler.batches(state.epoch, state.position, count, state.earlier_parts)
+        return number_pairs(batches)
 
     def advance(self, batches: Sequence[Batch]) -> None:
         """Count an update with these batches; after the last ones of an epoch, the next begins."""

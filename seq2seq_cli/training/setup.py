@@ -92,7 +92,8 @@ def load_data(
 ) -> tuple[Config, TrainingData]:
     """Load training and validation data; return the config with the values that depend on them."""
     data, text, texts = config.data, config.train_text, config.held_out
-    reads_text, train_counts = parallel.is_main or folder is None, None
+    reads_text = parallel.is_main or folder is None
+    train_counts = None
     held_out: dict[str, HeldOut] = {}
     if reads_text:
         logger.info("reading %s", text.name)

@@ -36,7 +36,8 @@ class StopRequest:
 
         `is_asked`: this process is to stop without a signal.
         """
-        request = parallel.all_reduce_max(self.signal or 0.5 * is_asked)
+        # One number tells both: the numbers of signals begin at 1.
+        request = parallel.all_reduce_max(self.signal or (0.5 if is_asked else 0.0))
         return request > 0, int(request)
 
 

@@ -98,9 +98,9 @@ def accumulate_gradients(
 def seed_dropout(model: nn.Module, seed: int, step: int, rank: int) -> None:
     """Seed the dropout of one update, independently of everything before it.
 
-    The keys of fused operations are the same in all processes; PyTorch's generator is not. A model
-    on a CPU needs no other, and `torch.manual_seed` takes its time: it keeps the stack of the call
-    for devices that are not there.
+    The keys of fused operations are the same in all processes; the seed of PyTorch's generator is
+    not. For a model on a CPU only the CPU's generator is seeded: `torch.manual_seed` is slow, as it
+    also records a stack trace for devices that may be initialized later.
     """
     modules = [module for module in model.modules() if isinstance(module, Dropout)]
     keys = np.random.SeedSequence([seed, step]).generate_state(len(modules), np.uint64)

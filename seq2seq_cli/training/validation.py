@@ -39,7 +39,7 @@ def validate(
     It has the weights that are evaluated, an EMA for example, only while it is scored.
     `total_seconds` gives the time that training has taken so far.
     """
-    validation, score, loss, general = run.config.validation, math.nan, math.nan, None
+    validation, state = run.config.validation, run.state
 
     def in_main() -> tuple[Scores, Scores | None, AttentionPlots | None]:
         with with_weights(run.evaluated_model, run.evaluated_weights):
@@ -54,27 +54,26 @@ def validate(
     run.parallel.gather_weights(run)
     scores, on_general, plots = run.parallel.in_main(in_main) or (None, None, None)
     metrics = {} if scores is None else scores.metrics()
+    score = loss = math.nan
     if scores is not None:
         score, loss = metrics[validation.metric], scores.loss
-    if on_general is not None:
-        general = on_general.metrics()[validation.metric]
+    general = None if on_general is None else on_general.metrics()[validation.metric]
     score, loss, general = run.parallel.broadcast((score, loss, general))
-    if run.state.general_before is None:
-        run.state.general_before = general
+    if state.general_before is None:
+        state.general_before = general
     has_forgotten = forgets(run, general)
-    before, run.state.seconds = run.state.seconds, run.parallel.all_reduce_max(total_seconds())
-    run.state.validation_seconds = run.state.seconds - before
+    before, state.seconds = state.seconds, run.parallel.all_reduce_max(total_seconds())
+    state.validation_seconds = state.seconds - before
     is_kept = record_score(run, math.nan if has_forgotten else score, loss)
-    run.state.awaits_validation, run.state.validated_step = False, run.state.step
+    state.awaits_validation, state.validated_step = False, state.step
     if monitor is not None and scores is not None:
-        step = run.state.step
-        monitor.validation_point(step, scores, run.state.best_step == step)
+        monitor.validation_point(state.step, scores, state.best_step == state.step)
         if on_general is not None:
-            monitor.general_point(step, on_general, has_forgotten=has_forgotten)
+            monitor.general_point(state.step, on_general, has_forgotten=has_forgotten)
         if scores.hypotheses and validation.samples:
-            monitor.samples(step, scores, validation.samples)
+            monitor.samples(state.step, scores, validation.samples)
         if plots is not None:
-            monitor.attention(step, plots)
+            monitor.attention(state.step, plots)
         if is_finished(run):
             scores.cuts.report()
     saver.record_validation(metrics, is_kept=is_kept, is_end=is_finished(run))

@@ -117,7 +117,8 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
     if not awaits_choice(folder, run):
         return
     config, step, model = run.config, run.state.step, run.evaluated_model
-    candidates, readable = find_candidates(folder, config, run.state), list[Candidate]()
+    candidates = find_candidates(folder, config, run.state)
+    readable: list[Candidate] = []
     for candidate in candidates:
         try:
             mean_of_files(candidate.files, model)
@@ -135,7 +136,8 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
         finite = [one for one in scored if all(map(math.isfinite, one.metrics.values()))]
         chosen = min(finite, key=lambda one: one.quality(metric), default=None)
     if chosen is not None:
-        install(folder, model, *chosen, run.state, run.hooks.before_write)
+        best = chosen.candidate
+        install(folder, model, best, chosen.metrics, run.state, run.hooks.before_write)
     if scored:
         table = candidate_table(scored, chosen)
         if monitor is not None:
@@ -198,9 +200,10 @@ def install(
 
 def candidate_table(scored: Sequence[Scored], chosen: Scored | None) -> str:
     """Return a line for each candidate, with all scores."""
-    width, rows = max(len(one.candidate.name) for one in scored), list[str]()
+    width = max(len(one.candidate.name) for one in scored)
+    rows = []
     for one in scored:
         scores = (f"{name} {value:.3f}" for name, value in one.metrics.items())
-        rows.append("  ".join([f"{one.candidate.name:<{width}}", *scores]))
-        rows[-1] += "  (chosen)" if one is chosen else ""
+        note = ["(chosen)"] if one is chosen else []
+        rows.append("  ".join([f"{one.candidate.name:<{width}}", *scores, *note]))
     return "\n".join(rows)

@@ -6,8 +6,8 @@ checkpoint that can be written.
 
 `checkpoints/step-00000500/` holds `weights.safetensors`, the optimizer's state
 (`optimizer_state.py`), `ema.safetensors` (with `training.ema_decay`) and `state.json`. Random
-numbers need nothing: every update seeds them by its number. Of a checkpoint that only an average
-still needs `checkpoints/step-00000500.safetensors` stays, its weights.
+numbers need nothing: every update seeds them by its number. When only an average still needs a
+checkpoint, its weights alone stay, as `checkpoints/step-00000500.safetensors`.
 """
 
 import errno
@@ -156,7 +156,7 @@ def make_room(folder: RunFolder, config: TrainingConfig, step: int) -> bool:
 def _remove_old(folder: RunFolder, config: TrainingConfig, kept_part: Path | None = None) -> None:
     """Remove what `keep_last` and `keep_every` do not keep, and parts that a crash left behind.
 
-    Of checkpoints that only an average needs the weights stay.
+    The weights of a checkpoint stay while an average needs them.
     """
     for part in folder.checkpoints.glob("*.part"):
         if part != kept_part:

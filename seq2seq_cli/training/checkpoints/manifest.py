@@ -61,7 +61,8 @@ def record_continuation(
         name: {"from": _short(old), "to": _short(new)}
         for name, (old, new) in differing_options(before, config).items()
     }
-    here, last = _environment(config, device), [manifest, *continuations(manifest)][-1]
+    here = _environment(config, device)
+    last = [manifest, *continuations(manifest)][-1]  # start
     names = [n for n in ("device", "threads", "processes", "packages") if last.get(n) != here[n]]
     if names:
         counts = {"threads", "processes"} & set(names)
@@ -135,6 +136,7 @@ def _environment(config: Config, device: torch.device) -> dict[str, Any]:
 
 
 def text_hashes(config: Config) -> dict[str, str]:
+    """Return the hash of each text of the config, by the name of its option in `data`."""
     texts = {"train": config.train_text, **config.held_out}
     return {name: hash_of_files(text.files) for name, text in texts.items()}
 

@@ -1,4 +1,4 @@
-"""The optimizer's state in a checkpoint: one file, or of a sharded run a folder of shards.
+"""The optimizer's state in a checkpoint: one file, or a folder of shards if the run is sharded.
 
 Its tensors are named by parameter: `encoder.0.norm.weight/exp_avg`.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def optimizer_tensors(run: "Run") -> dict[str, Tensor]:
-    """Return the state of the optimizer that a checkpoint holds; of a sharded one the shards."""
+    """Return the optimizer's state that a checkpoint holds; this process's part if sharded."""
     kept = _state_names(run.optimizer)
     return {
         f"{name}/{key}": state[key]

@@ -183,7 +183,7 @@ def _vocabulary(config: Config, data: TrainingData) -> str:
         text += f", {len(features):,} of them features"
     sides = {"source": sampling.src, "target": sampling.tgt}
     sampled = [f"{side} {value:g}" for side, value in sides.items() if value is not None]
-    return "; subword sampling: ".join([text, ", ".join(sampled)] if sampled else [text])
+    return text + (f"; subword sampling: {', '.join(sampled)}" if sampled else "")
 
 
 def _validation(config: Config) -> str:
@@ -220,5 +220,5 @@ def _device(run: Run) -> str:
     elif run.device.type == "cuda":
         where = torch.cuda.get_device_name(run.device)
     else:
-        where = f"{threads} thread{'s' * (threads > 1)}"
+        where = counted(threads, "thread")
     return f"{run.device.type} ({where}), {'bf16' if run.use_bf16 else 'fp32'}"

@@ -18,8 +18,8 @@ class Plan(NamedTuple):
 
     total: NonNegativeInt = 0  # updates of the whole run
     warmup: NonNegativeInt = 0  # of them
-    start: NonNegativeInt = 0  # updates, or the warm-up if it is longer, after which
-    progress: NonNegativeFloat = 0.0  # of the decay is reached, which goes on to 1 at the end
+    start: NonNegativeInt = 0  # updates before the decay goes on, after warm-up at the earliest
+    progress: NonNegativeFloat = 0.0  # of the decay at `start`; it is 1 at the end
     step: NonNegativeInt = 0  # updates done when the plan was made
     pace: NonNegativeFloat = 0.0  # seconds per update without validations; 0: not known yet
     most: NonNegativeInt = 0  # updates that `max_steps` and `max_epochs` allow

@@ -177,7 +177,8 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
         is_shown = screen.acquire(blocking=False)
         try:
             logs = is_shown and is_logging_to_stderr()
-            call_in_process(context, functools.partial(_alone, work, folder, num_threads, logs))
+            run = functools.partial(_alone, work, Path(folder), num_threads, logs)
+            call_in_process(context, run)
         except (UserError, OSError) as error:
             if received and isinstance(error, ProcessDiedError):
                 raise Interrupted("interrupted", 128 + max(received)) from None
@@ -193,8 +194,8 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
                 screen.release()
 
     with (
-        tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as path,
-        _forwarded_signals(folder := Path(path)) as received,
+        tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as folder,
+        _forwarded_signals(Path(folder)) as received,
         ThreadPoolExecutor(at_once) as threads,
     ):
         futures = [threads.submit(call, name, work) for name, work in works.items()]

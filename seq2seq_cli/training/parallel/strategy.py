@@ -1,8 +1,8 @@
 """How the processes of a run train together: alone by default, or each with a shard of every batch.
 
-A run calls its strategy wherever several processes would do something else than one: to gather
-numbers, to sum gradients, to load and to save. Of several processes the main one alone prepares the
-text, validates, logs and saves. `extras/shard` has the strategy that shards the model, too.
+A run calls its strategy wherever several processes act differently from one: to gather numbers, to
+sum gradients, to load and to save. Only the main process prepares the text, validates, logs and
+saves. `extras/shard` has the strategy that shards the model, too.
 """
 
 import time
@@ -255,9 +255,10 @@ class DataParallel(SingleProcess):
         self._tokens, self._seconds = 0, 0.0
         if (lost := self.waiting_and_communication()) is None:
             return {}
+        waiting, communication = lost
         everyone = self.all_gather(own)
         total = max(seconds for _, seconds, _ in everyone)
-        return {"waiting": lost[0] / total, "communication": lost[1] / total} | {
+        return {"waiting": waiting / total, "communication": communication / total} | {
             f"processes/{rank}/tokens_per_second": tokens / (seconds - exchanged)
             for rank, (tokens, seconds, exchanged) in enumerate(everyone)
         }
