@@ -95,7 +95,7 @@ class NativeBackend:
         return decoders[0] if len(decoders) == 1 else Ensemble(decoders)
 
     @functools.cached_property
-    def _exact(self) -> Sequence[NativeModel]:
+    def _models_in_fp32(self) -> Sequence[NativeModel]:
         return [
             model if model.precision == "fp32" else stored.read("fp32")[0]
             for stored, model in self.members
@@ -115,10 +115,10 @@ class NativeBackend:
         self, pairs: Pairs, tokens_per_batch: int, *, with_attention: bool = False
     ) -> list[GivenScore]:
         """See search/scoring.py: score_given."""
+        models, threads = self._models_in_fp32, num_threads()
         return native_search.score(
-            self._exact, pairs, tokens_per_batch, with_attention=with_attention,
-            threads=num_threads(),
-        )  # fmt: skip
+            models, pairs, tokens_per_batch, with_attention=with_attention, threads=threads
+        )
 
 
 class TorchBackend:

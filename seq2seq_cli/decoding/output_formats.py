@@ -18,10 +18,11 @@ def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
 def _tsv(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
     rows = []
     for translation in translations:
-        numbers = (translation.score, translation.log_prob)
+        scores = (translation.score, translation.log_prob)
         row = [" ".join(line.text.split()), translation.text]
-        row += [f"{number:.4f}" for number in numbers if number is not None]
-        row += [pharaoh(translation.alignment)] if translation.alignment is not None else []
+        row += [f"{score:.4f}" for score in scores if score is not None]
+        if translation.alignment is not None:
+            row.append(pharaoh(translation.alignment))
         rows.append("\t".join(row))
     return rows
 
@@ -36,11 +37,12 @@ def _jsonl(number: int, line: TranslationInput, translations: Sequence[Translati
 
 def _nbest(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
     """Write Moses' n-best format: number ||| translation ||| features ||| score."""
-    return [
-        f"{number} ||| {translation.text} ||| log_prob= {translation.log_prob or 0:.4f} ||| "
-        f"{(translation.log_prob or 0) if translation.score is None else translation.score:.4f}"
-        for translation in translations
-    ]
+    lines = []
+    for one in translations:
+        log_prob = one.log_prob or 0
+        score = log_prob if one.score is None else one.score
+        lines.append(f"{number} ||| {one.text} ||| log_prob= {log_prob:.4f} ||| {score:.4f}")
+    return lines
 
 
 WRITERS: dict[OutputFormat, Write] = {

@@ -33,15 +33,15 @@ class RequestBuilder:
         """Return the requests of all segments in order; `segments`: of each input."""
         requests: list[Request] = []
         options = self._options
+        # An error in requirements names its line, unless all lines have the same ones.
         differ = len({(line.prefix, line.required) for line in inputs}) > 1
         for number, (line, of_line) in enumerate(zip(inputs, segments, strict=True), first_number):
             new: list[Request] = []
             for place, segment in enumerate(of_line):
-                src_ids = segment.src_ids
-                max_length = options.max_length(len(src_ids))
-                min_length = int(options.min_len_factor * len(src_ids)) + options.min_len_extra
-                min_length, src = min(max_length, min_length), [*src_ids, EOS_ID]
-                new.append(Request(src, max_length, min_length, number=number, segment=place))
+                src = [*segment.src_ids, EOS_ID]
+                most = options.max_length(len(segment.src_ids))
+                least = int(options.min_len_factor * len(segment.src_ids)) + options.min_len_extra
+                new.append(Request(src, most, min(least, most), number=number, segment=place))
             with naming_line(number if differ else None):
                 phrases = [self._words.phrase(text) for text in line.required if text.strip()]
                 if phrases and (options.width == 1 or options.diversity_groups > 1):

@@ -81,7 +81,7 @@ class Translator:
         self.statistics = statistics
         self.backend = _backend(model, decoder, config)
         if options.banned_words:
-            banned_words(tuple(options.banned_words), tgt)  # are they words?
+            banned_words(tuple(options.banned_words), tgt)  # raises UserError for an empty one
         self._is_ranked = options.width > 1
         self._request_builder = RequestBuilder(tgt, options, self._search)
 
@@ -145,13 +145,14 @@ class Translator:
         if (found := read_default_search(run)) is not None:
             config = config.model_copy(update={"decoding": found.resolve(config.decoding)})
         tokenizers = load_tokenizers(run, config.tokenizer)
-        asked = config.decoding.precision
-        asked = "fp32" if exact and asked == "auto" else asked
+        precision = config.decoding.precision
+        if exact and precision == "auto":
+            precision = "fp32"
 
         def read(path: Path) -> Backend:
-            backend = load_backend(path, config, tokenizers, device, asked)
+            backend = load_backend(path, config, tokenizers, device, precision)
             if with_pytorch:
-                _ = backend.models
+                _ = backend.models  # which reads them
             return backend
 
         return cls(run.with_weights(which, read), tokenizers, config, read_statistics(run))
@@ -289,19 +290,22 @@ class Translator:
         segments: Sequence[Sequence[Segment]],
         at_length_limit: int,
     ) -> Cuts:
-        """Count the lines that are unlike the training text in words or features."""
-        src, words = self.tokenizers.src, self._unseen_words
-        fewest = (self.statistics.fewest_src_tokens if self.statistics else None) or 0
+        """Count the lines that are unlike the training text in words, length or features."""
         lines = [pair for pair in zip(inputs, segments, strict=True) if pair[1]]
-        unseen = [[w for s in of_line for w in words.of(s.ids)] for _, of_line in lines if words]
-        featured = [line for line, _ in lines if src.features]
+        lengths = [sum(len(segment.src_ids) for segment in of_line) for _, of_line in lines]
+        fewest = (self.statistics.fewest_src_tokens if self.statistics else None) or 0
+        unseen: list[list[str]] = []  # words of each line
+        if (words := self._unseen_words) is not None:
+            for _, of_line in lines:
+                unseen.append([word for segment in of_line for word in words.of(segment.ids)])
+        featured = [line for line, _ in lines] if self.tokenizers.src.features else []
         odd = [self.unknown_features(line) for line in featured]
         return Cuts(
             at_length_limit=at_length_limit,
             all_lines=len(lines),
             unfamiliar=sum(map(bool, unseen)),
             unseen_words=distinct(itertools.chain(*unseen)),
-            short=sum(sum(len(s.src_ids) for s in of_line) < fewest for _, of_line in lines),
+            short=sum(length < fewest for length in lengths),
             oddly_featured=sum(map(bool, odd)),
             unknown_features=distinct(itertools.chain(*odd)),
             featureless=sum(not self.has_features(line) for line in featured),

@@ -59,7 +59,7 @@ def make_decoder(
             if reason is None:
                 decoder = ENGINES[name](model, tried)
                 if name == "plain" or agrees_with_model(decoder, model):
-                    reasons.pop(name, None)  # in int8
+                    reasons.pop(name, None)  # why not in int8, if this is fp32
                     if on_cpu and (name == "plain" or _DIFFERS in reasons.values()):
                         _note(name, _listed(reasons))
                     return decoder
@@ -94,9 +94,8 @@ def agrees_with_model(decoder: Engine, model: Transformer) -> bool:
 def _has_same_logits(decoder: Decoder, model: Transformer) -> bool:
     """Compare two steps; the search reports NaN and infinity."""
     src_vocab, tgt_vocab = model.src_embedding.num_embeddings, model.projection.out_features
-    ids = [
-        min(EOS_ID + 1 + 37 * n % max(1, src_vocab - EOS_ID - 1), src_vocab - 1) for n in range(4)
-    ]
+    num_pieces = max(1, src_vocab - EOS_ID - 1)  # that are not special tokens
+    ids = [min(EOS_ID + 1 + 37 * n % num_pieces, src_vocab - 1) for n in range(4)]
     src_BS = torch.tensor([[*ids, EOS_ID], [ids[0], ids[2], EOS_ID, PAD_ID, PAD_ID]])
     states = [each.start(src_BS) for each in (PlainDecoder(model), decoder)]
     last_BW = torch.full((2, 1), BOS_ID)

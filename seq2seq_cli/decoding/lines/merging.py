@@ -40,7 +40,8 @@ def merge_segments(
     """Make the line's n-th translation of the n-th of every segment, or of its last."""
     count = max(map(len, segments), default=0)
     if count == 0:
-        score, log_probs = (0.0 if is_ranked else None), (() if outputs.log_probs else None)
+        score = 0.0 if is_ranked else None
+        log_probs = () if outputs.log_probs else None
         links = () if outputs.alignment else None
         return [Translation("", (), score, log_probs, alignment=links, attention=links)]
     return [

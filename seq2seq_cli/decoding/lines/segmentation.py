@@ -17,6 +17,9 @@ from seq2seq_cli.tokenizers.tokenizer import UNKNOWN_TEXT, Tokenizer
 
 logger = logging.getLogger(__name__)
 
+_USUAL_SHARE = 0.03  # of lines of new text that have unusually many unseen words by chance
+_MOST_NAMES = 5  # in a message
+
 
 class Segment(NamedTuple):
     """A sentence of a line, or a part of one, that is translated separately."""
@@ -142,10 +145,6 @@ class Cuts:
                 logger.warning(f"{count:,} {one if count == 1 else many} {rest}")
 
 
-_USUAL_SHARE = 0.03  # of lines of new text that have unusually many unseen words by chance
-_MOST_NAMES = 5  # in a message
-
-
 def distinct(names: Iterable[str]) -> tuple[str, ...]:
     """Return the first few of the names, shortened, each once."""
     return tuple(itertools.islice(dict.fromkeys(map(short, names)), _MOST_NAMES))
@@ -168,7 +167,7 @@ def segment_lines(
             split[number] = sentences
     sentence_ids = iter(tokenizer.to_ids_batch(list(itertools.chain.from_iterable(split.values()))))
     segments: list[list[Segment]] = []
-    long: list[int] = []  # the numbers of parts of long sentences
+    long: list[int] = []  # how many parts each long sentence has
     for number, line in enumerate(lines):
         line_segments: list[Segment] = []
         first_word = 0
@@ -182,7 +181,8 @@ def segment_lines(
                 for start, stop in itertools.pairwise([*starts, len(ids)])
             ]
             first_word += len(split_words(sentence)) if number in split else 0
-            long += [count] * (count > 1)
+            if count > 1:
+                long.append(count)
         segments.append(line_segments)
     cut = [] if each else list(split.values())
     return segments, Cuts(len(cut), sum(map(len, cut)), len(long), sum(long))

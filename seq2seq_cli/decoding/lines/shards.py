@@ -141,7 +141,7 @@ class ShardTask:
         part = self.output.with_name(self.output.name + ".part")
         _check_output(part, [self.source])
         place, lines = lines_of_shard(self.source, self.shard, self._text.num_bytes)
-        _ = self._described_job  # before the models may change
+        _ = self._described_job  # cached now, before the models may change
         with part.open("ab") as file:
             try:
                 if not lock(file.fileno()):
@@ -212,7 +212,8 @@ def lines_of_shard(path: Path, shard: Shard, num_bytes: int) -> tuple[Place, Ite
         first_number, position, left = 1, start - 1, start - 1
         with opened(path) as file:
             while left and (block := file.read(min(left, _BLOCK))):
-                first_number, left = first_number + block.count(b"\n"), left - len(block)
+                first_number += block.count(b"\n")
+                left -= len(block)
             while rest := file.readline(_BLOCK):  # empty at the end of the file
                 position += len(rest)
                 if rest.endswith(b"\n"):
@@ -262,9 +263,11 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
             raise UserError(f"{path} and {other} are the same shard, {record.shard}")
     num_shards = first.shard.num_shards
     missing = (str(n) for n in range(1, num_shards + 1) if n not in found)
-    if listed := list(itertools.islice(missing, _MOST_LISTED + 1)):
-        numbers = ", ".join([*listed[:_MOST_LISTED], *["…"] * (len(listed) > _MOST_LISTED)])
-        raise UserError(f"of {num_shards:,} shards these are missing: {numbers}")
+    listed = list(itertools.islice(missing, _MOST_LISTED + 1))
+    if len(listed) > _MOST_LISTED:
+        listed[-1] = "…"
+    if listed:
+        raise UserError(f"of {num_shards:,} shards these are missing: {', '.join(listed)}")
     for path, record in records.items():
         if not path.is_file() or hash_of_files([path]) != record.sha256:
             raise UserError(f"{path} does not match its record: it was changed or cut short")

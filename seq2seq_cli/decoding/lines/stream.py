@@ -99,9 +99,8 @@ def translate_stream(
 ) -> Iterator[Line]:
     """Return what is printed for each line, as soon as the lines of its chunk are translated.
 
-    `lines` come from `file`, or a `place` in it, or from standard input if it is None, unless they
-    are a sequence.
-    `processes` None means `automatic_processes` for a large file on a CPU, else one. A line that
+    `lines` are a sequence, or arrive from `file`, or a `place` in it, or from standard input if it
+    is None. `processes` None: `automatic_processes` for large files on a CPU, else one. A line that
     cannot be read raises UserError after all lines before it. `report` gets all cuts at the end.
     """
     if processes is None:
@@ -133,7 +132,7 @@ def translate_chunks(
     """Translate one chunk after another in this process; `report` what was cut at the end."""
     cuts: list[Cuts] = []
     outputs, write = Outputs(job.log_probs, job.align), WRITERS[job.output_format]
-    best = 1 if job.output_format == "text" else None
+    most = 1 if job.output_format == "text" else None  # translations to write for a line
     try:
         for first_number, inputs in chunks:
             results = translator.search(
@@ -144,7 +143,7 @@ def translate_chunks(
                 report=cuts.append,
             )
             for n, (line, translations) in enumerate(zip(inputs, results, strict=True)):
-                yield write(first_number + n, line, translations[:best])
+                yield write(first_number + n, line, translations[:most])
     finally:
         report(sum(cuts, Cuts()))
 
@@ -210,7 +209,7 @@ class Worker:
 
 
 def chunks_of(job: Job, lines: Iterable[str], first_number: int) -> Iterator[Chunk]:
-    """Cut lines into chunks, the same ones whenever they arrive; the first line has a number.
+    """Cut lines, which are numbered from `first_number`, into chunks that do not depend on time.
 
     A UserError of a line is raised after the chunk of the lines before it.
     """

@@ -55,7 +55,7 @@ class FinishedTranslations:
     def best(self) -> list[Hypothesis]:
         """The n best of all groups, in falling order."""
         found = [hypothesis for group in self._groups for hypothesis in group]
-        return sorted(found, key=lambda finished: -finished.score)[: self._n_best]
+        return sorted(found, key=lambda hypothesis: -hypothesis.score)[: self._n_best]
 
     def are_all_better_than(self, score: float, group: int) -> bool:
         """Whether the group's list is full, and no hypothesis of that score would enter it."""
@@ -76,7 +76,7 @@ class FinishedTranslations:
         self._by_text[text] = group, hypothesis
         finished = self._groups[group]
         finished.append(hypothesis)
-        finished.sort(key=lambda finished: -finished.score)
+        finished.sort(key=lambda hypothesis: -hypothesis.score)
         for dropped in finished[self._most :]:
             del self._by_text[self._text_of(dropped.ids)]
         del finished[self._most :]
@@ -157,9 +157,10 @@ class BeamSearch:
 
         `score_offsets` turn logits into sums of log-probabilities.
         """
-        batch, width, chosen = self._batch, self._width, list[Candidates]()
+        batch, width = self._batch, self._width
+        chosen: list[Candidates] = []
         for first in range(0, self._config.width, width):
-            start = 0 if logits_BWV.size(1) == 1 else first
+            start = 0 if logits_BWV.size(1) == 1 else first  # all groups begin alike
             group = (
                 logits_BWV[:, start : start + width],
                 score_offsets_BW1[:, start : start + width],
@@ -226,8 +227,7 @@ def unfinished(ranked: Candidates, width: int) -> Candidates:
         ranked = Candidates(*(part[:, [*range(count), *[0] * (width - count)]] for part in ranked))
         ends_BK = torch.ones_like(ranked.tokens, dtype=torch.bool)
         ends_BK[:, :count] = ranked.tokens[:, :count] == EOS_ID
-    order_BK = ends_BK * ends_BK.size(1) + torch.arange(ends_BK.size(1), device=ends_BK.device)
-    places_BW = order_BK.argsort(dim=1)[:, :width]
+    places_BW = ends_BK.int().argsort(dim=1, stable=True)[:, :width]
     sums_BK = ranked.sums.masked_fill(ends_BK, -torch.inf)
     tokens_BK = ranked.tokens.masked_fill(sums_BK == -torch.inf, EOS_ID)  # some token of the model
     return Candidates(*(p.gather(1, places_BW) for p in (sums_BK, ranked.origins, tokens_BK)))

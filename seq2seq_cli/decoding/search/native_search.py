@@ -42,8 +42,7 @@ def can_search(requests: Iterable[Request], config: DecodingConfig) -> bool:
         return False
     if config.banned_words:
         return False
-    is_free = (not (r.prefix or r.after_prefix or r.required) for r in requests)
-    return all(is_free)
+    return not any(r.prefix or r.after_prefix or r.required for r in requests)
 
 
 def key_of_text(config: DecodingConfig, tokenizer: Tokenizer) -> Callable[[Ids], object]:
@@ -220,7 +219,7 @@ class _Sources:
 
     def __init__(self, model: NativeModel, sources: Sequence[Ids]) -> None:
         if not model.source_eos:  # as model/layers.py: without_eos
-            sources = [ids[:1] + ids[1:-1] for ids in sources]
+            sources = [ids[:-1] or ids for ids in sources]  # one of EOS alone keeps it
         self._ids_BS = pad_rows(sources, PAD_ID)
         self._places_BS = model.places(self._ids_BS)
         self.structure = native.Sources(
