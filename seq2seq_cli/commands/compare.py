@@ -50,11 +50,11 @@ def scoring_of(
     test_set: PublicTestSet | None,
 ) -> Scoring:
     """Return the scoring of the first run (or the default) with other options."""
-    scoring = (
-        Scoring.of_run(runs[0][1].config, metrics, test_set=test_set)
-        if runs
-        else Scoring.of(ValidationConfig(), metrics, test_set=test_set)
-    )
+    if runs:
+        _, first = runs[0]
+        scoring = Scoring.of_run(first.config, metrics, test_set=test_set)
+    else:
+        scoring = Scoring.of(ValidationConfig(), metrics, test_set=test_set)
     return replace(
         scoring,
         tokenize=tokenize or scoring.tokenize,

@@ -37,9 +37,8 @@ class Difference(NamedTuple):
             value if isinstance(value, str) else "none" if value is None else yaml_text(value)
             for value in (self.first, self.second)
         ]
-        return (
-            f"{self.kind:<12} {self.name}{': ' * bool(self.name)}{self.note or ' | '.join(shown)}"
-        )
+        name = f"{self.name}: " if self.name else ""
+        return f"{self.kind:<12} {name}{self.note or ' | '.join(shown)}"
 
 
 def differing_results(first_dir: Path, second_dir: Path) -> list[Difference]:
@@ -66,11 +65,10 @@ def compare_runs(first_dir: Path, second_dir: Path) -> list[Difference]:
     found += _compare_tensors("best model", first.model, second.model)
     for name, file in {"last model": "weights", "EMA": "ema", "optimizer": "optimizer"}.items():
         checkpoints = [run.last_checkpoint or run.checkpoints for run in (first, second)]
-        paths = (
-            shards if (shards := checkpoint / file).is_dir() else checkpoint / f"{file}.safetensors"
-            for checkpoint in checkpoints
-        )
-        found += _compare_tensors(name, *paths)
+        paths = [checkpoint / f"{file}.safetensors" for checkpoint in checkpoints]
+        shards = [path.with_suffix("") for path in paths]
+        both = (s if s.is_dir() else path for path, s in zip(paths, shards, strict=True))
+        found += _compare_tensors(name, *both)
     found += _compare_values("progress", _progress(first), _progress(second))
     return [*found, *_compare_metrics(first, second)]
 

@@ -42,8 +42,8 @@ def pairs_of_epoch(
     parts: list[Indices] = []
     start = 0
     for number, (size, count) in enumerate(zip(sizes, drawn, strict=True)):
-        first, a_pass = (epoch - 1) * count, max(1, size)
-        for turn in range(first // a_pass, -(-(first + count) // a_pass)):
+        first, length = (epoch - 1) * count, max(1, size)
+        for turn in range(first // length, -(-(first + count) // length)):
             order = np.random.default_rng([seed, number, turn]).permutation(size)
             begin, end = first - turn * size, first + count - turn * size
             parts.append((start + order[max(0, begin) : end]).astype(np.int32))
@@ -98,6 +98,7 @@ def regroup(
         return _split_into_batches(order, lengths, tokens_per_batch, pairs_per_batch)
 
     most = int(lengths.sum()) + int(lengths[-1]) * len(order)
+    # The number of batches falls as their size grows, and `bisect` looks in rising numbers.
     smallest = bisect.bisect_left(range(most), -num_batches, key=lambda size: -len(split(size)))
     batches = split(smallest)
     while len(batches) < num_batches:

@@ -16,8 +16,8 @@ _NO_SAMPLERS = Samplers()
 MOST_PAIRS = 1 << 22  # that are shuffled together: 200 MB
 POOL = 128  # batches whose pairs are grouped by their sampled lengths
 
-_MEASURED_PAIRS = 2_000  # how much longer subword sampling makes them
-_MEASURED_BATCHES = 10  # how much padding they have with subword sampling
+_MEASURED_PAIRS = 2_000  # in which the growth by subword sampling is measured
+_MEASURED_BATCHES = 10  # in which the padding with subword sampling is measured
 _BLOCK = 1 << 12  # consecutive pairs of a large text that go into the same buffer
 
 # The parts of an epoch that were trained with another batch size: (tokens_per_batch, batches used).
@@ -157,13 +157,14 @@ class BatchSampler:
 
     def _size(self, number: int, epoch: int, consumed: ConsumedParts, tokens_per_batch: int) -> int:
         """Return the number of batches of a buffer; of a whole one it is the same in all epochs."""
-        key, differs = (number, tokens_per_batch), bool(consumed) or self.is_mixed
-        if differs or key not in self._counted:
-            size = len(self.buffer(number).plan(epoch, consumed, tokens_per_batch))
-            if differs:
-                return size
+        key = number, tokens_per_batch
+        is_same_in_all = not (consumed or self.is_mixed)
+        if is_same_in_all and key in self._counted:
+            return self._counted[key]
+        size = len(self.buffer(number).plan(epoch, consumed, tokens_per_batch))
+        if is_same_in_all:
             self._counted[key] = size
-        return self._counted[key]
+        return size
 
 
 class _Pool(NamedTuple):

@@ -147,8 +147,10 @@ class UnseenWords:
 
 def _tail(trials: int, least: int, p: float) -> float:
     """Return the probability of `least` successes or more (the binomial distribution)."""
+    if p == 1:
+        return 1.0
     below, term = 0.0, (1 - p) ** trials
-    for n in range(least if p < 1 else 0):
+    for n in range(least):
         below += term
         term *= (trials - n) / (n + 1) * p / (1 - p)
     return 1 - below

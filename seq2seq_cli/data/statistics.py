@@ -94,10 +94,11 @@ class TextStatistics(Record):
     length_ratio: Ratios  # target tokens over source tokens
     src_sentences: Counts  # per line
     src_inner_marks: str = Field(max_length=len(MARKS))  # which end no sentence: find_inner_marks
-    length_limit: LengthLimit = LengthLimit()  # the default: of a run of an earlier version
-    pairs: Count | None = None  # the same
-    src_words: SeenWords | None = None  # the same
-    fewest_src_tokens: Count | None = None  # the same
+    # A run of an earlier version has the defaults of these.
+    length_limit: LengthLimit = LengthLimit()
+    pairs: Count | None = None
+    src_words: SeenWords | None = None
+    fewest_src_tokens: Count | None = None
 
 
 def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatistics:

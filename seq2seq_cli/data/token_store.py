@@ -303,7 +303,8 @@ def segment_texts(
     smallest = max(smallest, total // _MOST_SEGMENTS)
     texts = []
     for corpus in text.corpora:
-        groups, size = list[list[Corpus]]([[]]), 0
+        groups: list[list[Corpus]] = [[]]
+        size = 0  # of the last group
         for part in corpus.parts():
             if size >= smallest:
                 groups.append([])
