@@ -1,9 +1,11 @@
 """The exceptions that are reported to the user without a traceback."""
 
+import contextlib
 import errno
 import json
 import shlex
 import urllib.parse
+from collections.abc import Iterator
 from pathlib import Path
 
 RUNTIME = "seq2seq-runtime"  # the distribution for machines that only translate
@@ -65,6 +67,20 @@ def installed_as() -> str:
         if any(importlib.metadata.distributions(name=name)):
             return name
     return "seq2seq-cli"
+
+
+@contextlib.contextmanager
+def missing_packages_reported() -> Iterator[None]:
+    """Raise UserError where code needs a package that `seq2seq-runtime` is installed without."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if installed_as() != RUNTIME:
+            raise
+        raise UserError(
+            f"this needs the package {error.name}, which {RUNTIME} is installed without: "
+            f"pip uninstall {RUNTIME}, then pip install seq2seq-cli"
+        ) from None
 
 
 def pip_arguments(extra: str) -> str:

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from seq2seq_cli import __version__
 from seq2seq_cli.console import log_to_stderr, printable_lines
-from seq2seq_cli.errors import RUNTIME, Interrupted, UserError, installed_as, of_system
+from seq2seq_cli.errors import Interrupted, UserError, missing_packages_reported, of_system
 from seq2seq_cli.machine import torch_environment
 
 _ORDER = [  # in which commands are typically used
@@ -49,7 +49,8 @@ def _errors_reported() -> Iterator[None]:
         raise typer.Exit(exit_status) from None
 
     try:
-        yield
+        with missing_packages_reported():
+            yield
     except UserError as error:
         fail(f"error: {error}", 2)
     except Interrupted as stop:
@@ -62,14 +63,6 @@ def _errors_reported() -> Iterator[None]:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(141) from None
-    except ModuleNotFoundError as error:
-        if installed_as() != RUNTIME:
-            raise
-        fail(
-            f"error: this needs the package {error.name}, which {RUNTIME} is installed without: "
-            f"pip uninstall {RUNTIME}, then pip install seq2seq-cli",
-            2,
-        )
     except OSError as error:
         if error.errno is None:  # not raised by the system: a bug
             raise

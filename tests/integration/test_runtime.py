@@ -15,6 +15,10 @@ from served import serving
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROGRAM = (sys.executable, "-S", "-m", "seq2seq_cli")
+REFUSAL = (
+    "this needs the package torch, which seq2seq-runtime is installed without: "
+    "pip uninstall seq2seq-runtime, then pip install seq2seq-cli"
+)
 METADATA = "Metadata-Version: 2.1\nName: seq2seq-runtime\nVersion: 0\n"
 
 
@@ -59,11 +63,7 @@ def run(*arguments: object, environment: dict[str, str]) -> subprocess.Completed
 
 def test_a_command_that_needs_pytorch_says_what_to_install(environment):
     refused = run("train", "configs/quickstart.yaml", environment=environment)
-    assert refused.returncode == 2
-    assert refused.stderr == (
-        "error: this needs the package torch, which seq2seq-runtime is installed without: "
-        "pip uninstall seq2seq-runtime, then pip install seq2seq-cli\n"
-    )
+    assert (refused.returncode, refused.stderr) == (2, f"error: {REFUSAL}\n")
 
 
 @pytest.mark.parametrize("options", [(), ("--beam-size", "4", "--n-best", "2", "--format", "tsv")])
@@ -82,3 +82,14 @@ def test_it_serves(trained, environment):
         assert translations[0].endswith("four two"), translations
         assert translations[1].endswith("one nine seven seven"), translations
         assert server.ask("/").status == 200
+        # A glossary needs PyTorch: the request is refused, and its worker lives.
+        fields = {"q": "x 4 2", "source": "en", "target": "de", "glossary": {"4": "four"}}
+        refused = server.ask("/translate", fields)
+        assert (refused.status, refused.json) == (400, {"error": REFUSAL})
+        assert b"worker_deaths_total 0.0" in server.ask("/metrics").body
+
+
+def test_serve_says_that_its_search_needs_pytorch(trained, environment):
+    sampling = ("--set", "decoding.sampling=true", "--port", 0)
+    refused = run("serve", trained, "--langs", "en-de", *sampling, environment=environment)
+    assert (refused.returncode, refused.stderr) == (2, f"error: {REFUSAL}\n")
