@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -181,7 +181,7 @@ class Translator:
             return type(self), (self.backend, *parts)
         return type(self), (self.models, *parts, self.backend.precision)
 
-    def translate(self, lines: Sequence[str]) -> list[str]:
+    def translate(self, lines: Iterable[str]) -> list[str]:
         """Return the translation of every line; an empty line gives an empty one.
 
         If few training lines have several sentences, such lines are translated sentence by
@@ -190,6 +190,7 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of lines; a single line is translate([line])")
+        lines = list(lines)  # a generator yields them once
         for line in lines:
             if not isinstance(line, str):
                 raise TypeError(f"translate takes a list of str, not of {type(line).__name__}")

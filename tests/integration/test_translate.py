@@ -36,6 +36,7 @@ def test_python_api_rejects_a_string_for_a_list(trained, translator):
         translator.translate("1 2")
     with pytest.raises(TypeError, match="a list of str, not of bytes"):
         translator.translate([b"1 2"])
+    assert translator.translate(iter(["1 2"])) == translator.translate(["1 2"])
     with pytest.raises(TypeError, match="overrides is a list"):
         Translator.load(trained, "cpu", "decoding.beam_size=5")
 
