@@ -31,6 +31,7 @@ __all__ = ["Access", "Limits", "RunToServe", "serve"]
 logger = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 15.0
+_LONGEST_END = 1e9  # seconds for pending requests, whose own time may be infinite
 _MAX_WAITING_CONNECTIONS = 2_048  # while the models are loaded
 _MAX_HEADERS = 100
 _MAX_HEADER_BYTES = 1 << 16
@@ -68,7 +69,7 @@ def serve(
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=math.ceil(limits.seconds),
+                timeout_graceful_shutdown=math.ceil(min(limits.seconds, _LONGEST_END)),
                 backlog=_MAX_WAITING_CONNECTIONS,
             )
         )

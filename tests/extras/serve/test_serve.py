@@ -580,7 +580,8 @@ def test_connections_without_a_request_disturb_nobody(server: Served):
 
 
 def test_overload_is_refused_and_a_signal_waits_for_answers(names_run: Path):
-    with serving(names_run, "--processes", 1, "--queue-limit", 4) as served:
+    options = ("--processes", 1, "--queue-limit", 4, "--time-limit", "inf")
+    with serving(names_run, *options) as served:
 
         def ask(text: str, stream: bool = False) -> int:
             fields = {"q": text, "source": "en", "target": "de", "stream": stream}
