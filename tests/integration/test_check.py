@@ -144,6 +144,18 @@ def test_check_finds_duplicates_and_train_test_leakage(page: list[str], found: d
     }
 
 
+def test_check_counts_what_clean_rejects(defective: Path, page: list[str], seq2seq: Command):
+    """All but the pairs of which other rows and warnings say how many there are."""
+    text = [defective.with_name(f"train.{side}") for side in ("src", "tgt")]
+    findings = json.loads(seq2seq("clean", *text, "--dry-run", "--json").ok().stdout)["findings"]
+    counts = {name: found["pairs"] for name, found in findings.items() if found["pairs"]}
+    assert [counts.pop(name) for name in ("unreadable", "empty", "duplicate")] == [1, 1, 1]
+    [row] = [line for line in page if line.startswith("clean ")]
+    assert f"rejects {sum(counts.values())} pairs (" in row
+    shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+    assert row.endswith(f", not counting empty and repeated ones: {shown}")
+
+
 def test_train_and_check_count_leaked_sources_alike(page: list[str], found: dict):
     """Line 4 of the validation text is in capitals, and yet a sentence of the training text."""
     [text] = [line for line in page if line.startswith("validation text")]
