@@ -33,7 +33,7 @@ SHARED_RULES = ("copy", "ratio")  # of `clean`, which are also findings
 
 _EXAMPLES = 3
 _COLUMNS = 72  # of an example
-_LINES_AT_ONCE = 10_000
+_LINES_AT_ONCE = 20_000  # of which the first say what is usual, as for `clean`
 
 _DEFECTS: dict[str, Callable[[str], bool]] = {  # of a side
     "mojibake": looks_like_mojibake,

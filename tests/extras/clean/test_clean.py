@@ -14,7 +14,11 @@ from commands import Command
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seq2seq_cli.commands.check.audit import audit_text
+from seq2seq_cli.config.text import DataConfig, ParallelText
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.extras.clean.seen_hashes import SeenHashes
+from seq2seq_cli.tokenizers.tokenizer import fit_tokenizers
 
 GERMAN = [
     *("der", "alte", "Hund", "sucht", "heute", "seinen", "Knochen", "im"),
@@ -250,3 +254,15 @@ def test_seen_hashes_are_a_set(batches: list[list[int]]):
     assert seen.contain(np.arange(50, dtype=np.uint64)).tolist() == [
         n in expected for n in range(50)
     ]
+
+
+def test_check_counts_the_same_pairs_of_text_that_changes(seq2seq: Command, tmp_path: Path):
+    """Both learn from the same lines what length ratio is usual."""
+    source, target = "ein Satz von gewöhnlicher Länge", "a sentence of the usual length"
+    lines = [f"{source}\t{target}\n"] * 9_000 + [f"{source}\t{f'{target} and ' * 5}\n"] * 13_000
+    (tmp_path / "x.tsv").write_text("".join(lines), encoding="utf-8")
+    found = json.loads(seq2seq("clean", tmp_path / "x.tsv", "--dry-run", "--json").ok().stdout)
+    text = ParallelText.of(pairs=tmp_path / "x.tsv")
+    tokenizers = fit_tokenizers(text, TokenizerConfig(kind="char", vocab_size=100))
+    audit, _ = audit_text(text, tokenizers, DataConfig(train=text.corpora))
+    assert audit.rejected["ratio"] == found["findings"]["ratio"]["pairs"] == 9_000
