@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -65,10 +66,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     in the meantime.
     """
     given, path = path, path.absolute()  # `.` has no name
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # no other process writes it
-    part.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with ending_at_sigterm():
+        with ending_at_sigterm(), own_part(path) as part:
             yield part
             if path.exists():
                 path.rmdir()
@@ -76,10 +76,51 @@ def new_folder(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise UserError(f"{given} is not empty any more: another process wrote to it") from None
-        error.filename = str(error.filename or given).replace(str(part), str(given))
+        error.filename = str(error.filename).replace(str(path), str(given))
+        raise
+
+
+@contextmanager
+def own_part(path: Path) -> Iterator[Path]:
+    """Yield a new folder next to `path`, which no other process writes; it is removed in the end.
+
+    What killed processes have left, which no process locks, is removed first. Errors of the
+    system name `path`, or the file in it.
+    """
+    name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}\.part")
+    for left in [each for each in path.parent.iterdir() if name.fullmatch(each.name)]:
+        with suppress(OSError), _held(left) as is_held:
+            if is_held:
+                shutil.rmtree(left, ignore_errors=True)
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    new = part.with_suffix(".new")  # which no process removes before it is locked
+    try:
+        new.mkdir()
+        with _held(new):
+            new.rename(part)
+            yield part
+    except OSError as error:
+        found = str(error.filename or path).replace(str(new), str(path))
+        error.filename = found.replace(str(part), str(path))
         raise
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        for folder in (new, part):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Lock a folder while the block runs; yield False if that is not possible."""
+    if fcntl is None:  # Windows opens no folder
+        yield False
+        return
+    descriptor, is_held = os.open(folder, os.O_RDONLY), False
+    try:
+        with suppress(OSError):  # another process has it; NFS locks no folder
+            is_held = lock(descriptor)
+        yield is_held
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

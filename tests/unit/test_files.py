@@ -91,7 +91,6 @@ def test_weights_of_a_removed_checkpoint_are_chosen_again(tmp_path):
 def test_new_folder_is_there_when_it_is_whole(tmp_path, monkeypatch):
     folder = tmp_path / "deep/folder"
     with pytest.raises(RuntimeError), new_folder(folder) as part:
-        part.mkdir()
         (part / "file").touch()
         raise RuntimeError
     assert not [*folder.parent.iterdir()]
@@ -100,7 +99,6 @@ def test_new_folder_is_there_when_it_is_whole(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     with new_folder(Path()) as part:
-        part.mkdir()
         (part / "file").touch()
     assert [path.name for path in folder.iterdir()] == ["file"]
     assert {*folder.parent.iterdir()} == {folder, other}
@@ -108,8 +106,7 @@ def test_new_folder_is_there_when_it_is_whole(tmp_path, monkeypatch):
 
 def test_new_folder_that_another_process_fills_is_kept(tmp_path):
     folder = tmp_path / "folder"
-    with pytest.raises(UserError, match="folder is not empty any more"), new_folder(folder) as part:
-        part.mkdir()
+    with pytest.raises(UserError, match="folder is not empty any more"), new_folder(folder):
         folder.mkdir()
         (folder / "file").touch()
     assert [*tmp_path.iterdir()] == [folder]
@@ -120,13 +117,31 @@ def test_new_folder_that_another_process_fills_is_kept(tmp_path):
 def test_new_folder_on_a_full_disk_is_named(name, written, tmp_path):
     folder = tmp_path / "folder"
     with pytest.raises(OSError) as error, new_folder(folder) as part:
-        part.mkdir()
         raise OSError(errno.ENOSPC, "No space left on device", name and str(part / name))
     assert error.value.filename == str(tmp_path / written)
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(("make", "write"), [("new_folder", "mkdir"), ("replacing", "touch")])
+def test_new_folder_removes_those_of_killed_processes_and_no_others(tmp_path):
+    folder, other = tmp_path / "folder", tmp_path / "folder.part"
+    other.mkdir()
+    program = (
+        "import os, pathlib, signal, sys\n"
+        "from seq2seq_cli.files import new_folder\n"
+        "with new_folder(pathlib.Path(sys.argv[1])) as part:\n"
+        "    (part / 'file').touch()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=False)
+    assert len([*tmp_path.iterdir()]) == 2
+    with new_folder(folder) as first:
+        with new_folder(tmp_path / "another"), new_folder(folder) as second:
+            assert {first, second, other} < {*tmp_path.iterdir()}
+        folder.rmdir()
+    assert {*tmp_path.iterdir()} == {folder, tmp_path / "another", other}
+
+
+@pytest.mark.parametrize(("make", "write"), [("new_folder", "joinpath"), ("replacing", "touch")])
 def test_sigterm_leaves_nothing_half_written(make, write, tmp_path):
     program = (
         "import pathlib, signal, sys\n"

@@ -46,7 +46,6 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
     old = unique_parameters(translator.model)
     new = {name: p[torch.tensor(ids[name])] if name in ids else p for name, p in old.items()}
     with new_folder(output) as part:
-        part.mkdir()
         folder = RunFolder(part)
         save_tokenizers(folder, after)
         save_tensors(new, folder.model)

@@ -7,7 +7,6 @@ search never outputs get an impossible bias.
 """
 
 import re
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, source_vocabulary
 from seq2seq_cli.extras.export.format import Source, is_imported
 from seq2seq_cli.extras.export.vocabularies import processor_of, spm_of
-from seq2seq_cli.files import read_json, replacing, write_atomic, write_json
+from seq2seq_cli.files import own_part, read_json, replacing, write_atomic, write_json
 from seq2seq_cli.processes import ending_at_sigterm
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID, UNK_ID, Tokenizers
 
@@ -114,9 +113,8 @@ class Argos(CTranslate2):
     def opened(self, output: Path, config: Config) -> Iterator[Path]:
         """Give a temporary folder, which becomes the package if the block succeeds."""
         output.parent.mkdir(parents=True, exist_ok=True)
-        parent = output.absolute().parent
-        with ending_at_sigterm(), tempfile.TemporaryDirectory(dir=parent) as temporary:
-            folder = Path(temporary, _package_name(_languages(config)))
+        with ending_at_sigterm(), own_part(output.absolute()) as temporary:
+            folder = temporary / _package_name(_languages(config))
             yield folder
             with replacing(output) as part, zipfile.ZipFile(part, "w") as archive:
                 for path in sorted(path for path in folder.rglob("*") if path.is_file()):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import zipfile
@@ -118,6 +119,18 @@ def tagged(seq2seq, tmp_path_factory) -> Path:
     config["tokenizer"] = {"kind": "unigram", "vocab_size": 300}
     seq2seq("train", write_config(folder, config), "--run-dir", folder / "run").ok()
     return folder / "run"
+
+
+def test_a_model_without_room_on_the_disk_names_the_package(trained, seq2seq, tmp_path):
+    output = tmp_path / "numbers.argosmodel"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        result = seq2seq("export", trained, "--format", "argos", "-o", output, "--langs", "de-en")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert f"{output}: File too large" in result.error()
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_package_gives_one_tag(tagged, seq2seq, tmp_path):
