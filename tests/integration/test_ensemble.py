@@ -196,8 +196,12 @@ def test_a_member_that_fails_does_not_end_the_others(imports_shared, tmp_path):
 def test_what_fails_is_named(imports_shared, tmp_path, caplog):
     fails = partial(load_config, tmp_path / "missing.yaml")
     with pytest.raises(UserError, match=r"^runs/2: there is no config file"):
-        launch_each({"runs/1": partial((tmp_path / "works").touch), "runs/2": fails}, 2)
+        launch_each({"runs/2": fails, "runs/1": partial((tmp_path / "works").touch)}, 1)
     assert "runs/2: there is no config file" in caplog.text  # before the others have ended
+    caplog.clear()
+    with pytest.raises(UserError, match=r"^runs/2: there is no config file"):
+        launch_each({"runs/1": fails, "runs/2": fails}, 1)
+    assert [record.getMessage()[:7] for record in caplog.records] == ["runs/1:"]  # each once
     caplog.clear()
     with pytest.raises(UserError, match=r"^there is no config file"):
         launch_each({str(tmp_path): fails}, 1)

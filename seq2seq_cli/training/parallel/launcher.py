@@ -16,7 +16,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar, cast
@@ -160,10 +160,10 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
 def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
     """Call each in a new process of this machine, at most so many at once, which share its cores.
 
-    One of them at a time shows its progress, and each failure is logged at once. When all have
-    ended, raises what the first that failed has raised: a UserError, with its name, or an OSError
-    before Interrupted. After a signal, no further one is called, and Interrupted is raised even if
-    all have finished.
+    One of them at a time shows its progress, and a failure is logged while others train. When all
+    have ended, raises what the last that failed has raised: a UserError, with its name, or an
+    OSError before Interrupted. After a signal, no further one is called, and Interrupted is raised
+    even if all have finished.
     """
     if not hasattr(signal, "SIGUSR2"):  # Windows
         raise UserError(
@@ -182,12 +182,10 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
         except (UserError, OSError) as error:
             if received and isinstance(error, ProcessDiedError):
                 raise Interrupted("interrupted", 128 + max(received)) from None
-            reason = of_system(error) if isinstance(error, OSError) else str(error)
-            named = reason if name in reason else f"{name}: {reason}"
-            if len(works) > 1:
-                logger.warning("%s", named)  # the others may take hours
-            if isinstance(error, UserError) and named != reason:
-                raise UserError(named) from None
+            if isinstance(error, OSError):
+                error.filename = error.filename or name
+            elif name not in str(error):
+                raise UserError(f"{name}: {error}") from None
             raise
         finally:
             if is_shown:
@@ -199,8 +197,13 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
         ThreadPoolExecutor(at_once) as threads,
     ):
         futures = [threads.submit(call, name, work) for name, work in works.items()]
-        wait(futures)
-    errors = [error for future in futures if (error := future.exception()) is not None]
+        errors: list[BaseException] = []  # the last one first
+        for number, future in enumerate(as_completed(futures), 1):
+            if (error := future.exception()) is None:
+                continue
+            errors.insert(0, error)
+            if number < len(works) and isinstance(error, (UserError, OSError)):
+                logger.warning("%s", of_system(error) if isinstance(error, OSError) else str(error))
     for error in sorted(errors, key=lambda error: isinstance(error, Interrupted)):
         raise error
     if received:
