@@ -22,6 +22,10 @@ class UserError(Exception):
     """
 
 
+class ReplacedFileError(UserError):
+    """A file has other content than when it was loaded."""
+
+
 class DamagedFileError(UserError):
     """A file is not as written: its hash or format is wrong, or it is missing.
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.errors import DamagedFileError, ReplacedFileError, UserError
 from seq2seq_cli.files import MEBIBYTE, lock, naming, read_bounded, read_json
 
 logger = logging.getLogger(__name__)
@@ -208,12 +208,15 @@ class RunFolder:
     def with_weights(self, which: str, read: Callable[[Path], Result]) -> Result:
         """Return what `read` makes of the weights that `which` names, as `weights` does.
 
-        They are chosen again if a training has removed their checkpoint before they were read.
+        They are chosen again if a training has removed their checkpoint before they were read, and
+        read again if it has replaced them meanwhile.
         """
         path = self.weights(which)
         while True:
             try:
                 return read(path)
+            except ReplacedFileError:
+                path = self.weights(which)
             except DamagedFileError:
                 if (chosen := self.weights(which)) == path:
                     raise

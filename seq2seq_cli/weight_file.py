@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
-from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.errors import DamagedFileError, ReplacedFileError, UserError
 from seq2seq_cli.files import MEBIBYTE, read_bounded, reading
 
 LONGEST_HEADER = 100 * MEBIBYTE  # that safetensors reads
@@ -87,7 +87,9 @@ def read_arrays(
         differing = sorted(n for n in {*shapes, *found} if shapes.get(n) != found.get(n))
         raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
     if expected_hash not in (None, sha256):
-        raise UserError(f"{path} has changed since it was loaded; load it or run the command again")
+        raise ReplacedFileError(
+            f"{path} has changed since it was loaded; load it or run the command again"
+        )
     weights = {name: as_float32(stored[name]) for name in shapes}
     for name, array in weights.items():
         if not np.isfinite(array).all():

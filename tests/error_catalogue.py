@@ -21,6 +21,7 @@ ERRORS = {
     "BadLineError",
     "ProcessDiedError",
     "DamagedFileError",
+    "ReplacedFileError",
     "yaml.MarkedYAMLError",
 }
 SECTIONS = (

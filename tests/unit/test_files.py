@@ -7,12 +7,15 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import new_folder, read_bounded, read_json, reading, write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import line_writer
+from seq2seq_cli.weight_file import read_arrays
 
 
 def test_write_atomic_replaces_the_file_and_never_changes_it(tmp_path):
@@ -86,6 +89,23 @@ def test_weights_of_a_removed_checkpoint_are_chosen_again(tmp_path):
     chosen.unlink()
     with pytest.raises(DamagedFileError, match="is missing"):
         run.with_weights("last", read)
+
+
+def test_weights_that_a_training_replaces_while_they_are_read_are_read_again(tmp_path):
+    run = RunFolder(tmp_path)
+    run.config.touch()
+    begun = []
+
+    def read(path: Path) -> np.ndarray:
+        """Read the file twice, as the engine in C and PyTorch do."""
+        sha256 = read_arrays(path, {"a": (1,)})[1]
+        if not begun:
+            begun.append(path)
+            save_file({"a": np.ones(1, np.float32)}, path)
+        return read_arrays(path, {"a": (1,)}, sha256)[0]["a"]
+
+    save_file({"a": np.zeros(1, np.float32)}, run.model)
+    assert run.with_weights("best", read) == 1
 
 
 def test_new_folder_is_there_when_it_is_whole(tmp_path, monkeypatch):
