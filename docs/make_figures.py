@@ -31,7 +31,7 @@ from torch import Tensor
 
 from seq2seq_cli.data.batches import IGNORE_INDEX
 from seq2seq_cli.model.attention import attention_weights, causal_mask, padding_mask
-from seq2seq_cli.model.layers import sinusoidal_positions
+from seq2seq_cli.model.positions import sinusoidal_positions
 from seq2seq_cli.training.optimizers.schedules import SCHEDULES, Plan
 
 ROOT = Path(__file__).resolve().parent.parent

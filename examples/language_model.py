@@ -21,8 +21,9 @@ from torch.nn import functional as F
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.model.attention import causal_mask
-from seq2seq_cli.model.layers import EncoderLayer, sinusoidal_positions
+from seq2seq_cli.model.layers import EncoderLayer
 from seq2seq_cli.model.packing import Padded
+from seq2seq_cli.model.positions import sinusoidal_positions
 
 NOUNS = ["dog", "cat", "bird", "child"]
 PLURALS = ["dogs", "cats", "birds", "children"]

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention, padding_mask
-from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.packing import Padded
+from seq2seq_cli.model.positions import sinusoidal_positions
 
 PAD = 0
 THINGS = ["the film", "the soup", "the room", "the music", "the book", "the beach"]

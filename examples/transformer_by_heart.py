@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seq2seq_cli.config.schema import ModelConfig
-from seq2seq_cli.model.layers import sinusoidal_positions
+from seq2seq_cli.model.positions import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 
 FOLDER = Path(__file__).parent.parent / "data/beer"

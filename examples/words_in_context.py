@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq_cli.config.schema import ModelConfig
-from seq2seq_cli.model.layers import EncoderLayer, sinusoidal_positions
+from seq2seq_cli.model.layers import EncoderLayer
 from seq2seq_cli.model.packing import Padded
+from seq2seq_cli.model.positions import sinusoidal_positions
 
 PERSONS = {"er": "he", "sie": "she", "paul": "paul", "anna": "anna"}
 ON_A_BENCH = {"sitzt": "sits", "schläft": "sleeps", "liest": "reads", "wartet": "waits"}

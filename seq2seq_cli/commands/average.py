@@ -12,7 +12,8 @@ from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.model.weights import facts_of, save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import mean_of_files
-from seq2seq_cli.training.checkpoints.candidates import (
+from seq2seq_cli.training.checkpoints.checkpoint import read_state
+from seq2seq_cli.training.checkpoints.choose_model import (
     Candidate,
     average_of,
     best_files,
@@ -20,7 +21,6 @@ from seq2seq_cli.training.checkpoints.candidates import (
     install,
     score_candidates,
 )
-from seq2seq_cli.training.checkpoints.checkpoint import read_state
 
 _LAST = 5  # checkpoints, or as many as there are
 

@@ -1,4 +1,4 @@
-"""The pairs of an epoch, in batches of similar length."""
+"""The pairs of an epoch, in batches of similar lengths and at most `tokens_per_batch` tokens."""
 
 import bisect
 from collections.abc import Sequence

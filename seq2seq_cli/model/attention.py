@@ -6,7 +6,6 @@ broadcasting, 2 the numbers of a pair.
 """
 
 import copy
-import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never
@@ -20,6 +19,7 @@ from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.kv_cache import KeysValues
 from seq2seq_cli.model.packing import BatchLayout, Packed
+from seq2seq_cli.model.positions import rotate, rotation_tables, rotations
 from seq2seq_cli.native import fused
 
 _VECTOR = 16  # size of a CPU's vector registers; softmax is ten times slower over fewer numbers
@@ -74,42 +74,6 @@ def attention_weights(q_BHQK: Tensor, k_BHMK: Tensor, mask_B1QM: Tensor | None) 
     greatest_BHQ1 = scores_BHQM.detach().amax(dim=-1, keepdim=True)
     powers_BHQM = (scores_BHQM - greatest_BHQ1).exp()
     return powers_BHQM / powers_BHQM.sum(dim=-1, keepdim=True)
-
-
-def rotations(
-    start: int, stop: int, head_size: int, device: torch.device, base: float = 10_000.0
-) -> Tensor:
-    """Return cos(m θⱼ) and sin(m θⱼ) of positions m from start to stop, MJ2, θⱼ = base^(-2j/K).
-
-    Su et al. 2021, section 3.2: the angles of `sinusoidal_positions`, for the size of a head.
-    """
-    even_J = torch.arange(0, head_size, 2, device=device)
-    rates_J = torch.exp(even_J * (-math.log(base) / head_size))
-    angles_MJ = torch.arange(start, stop, device=device)[:, None] * rates_J
-    return torch.stack([angles_MJ.cos(), angles_MJ.sin()], dim=-1)
-
-
-def rotate(heads_BHMK: Tensor, rotation_MJ2: Tensor) -> Tensor:
-    """Rotate each pair of neighboring dimensions by the angle of its position.
-
-    q·k of rotated vectors depends on the distance of their positions only (Su et al. 2021, eq. 16).
-    """
-    pairs_BHMJ2 = heads_BHMK.float().view(*heads_BHMK.shape[:-1], -1, 2)
-    if torch.compiler.is_compiling():  # PyTorch's compiler has no code for complex numbers
-        (a_BHMJ, b_BHMJ), (cos_MJ, sin_MJ) = pairs_BHMJ2.unbind(-1), rotation_MJ2.unbind(-1)
-        rotated = [a_BHMJ * cos_MJ - b_BHMJ * sin_MJ, a_BHMJ * sin_MJ + b_BHMJ * cos_MJ]
-        rotated_BHMJ2 = torch.stack(rotated, dim=-1)
-    else:  # one product of complex numbers is four times as fast on a CPU
-        rotation_MJ = torch.view_as_complex(rotation_MJ2)
-        rotated_BHMJ2 = torch.view_as_real(torch.view_as_complex(pairs_BHMJ2) * rotation_MJ)
-    return rotated_BHMJ2.flatten(-2).to(heads_BHMK.dtype)
-
-
-@functools.lru_cache(8)
-def _rotation_tables(length: int, head_size: int, base: float) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines, MK, for `fused.attend`; sines of even dimensions are negated."""
-    cosines, sines = rotations(0, length, head_size, torch.device("cpu"), base).unbind(-1)
-    return cosines.repeat_interleave(2, 1), torch.stack([-sines, sines], -1).flatten(1)
 
 
 class ScoreScale(nn.Module):
@@ -279,7 +243,7 @@ class MultiHeadAttention(nn.Module):
         if self.is_rotary:
             longest = max(layout.longest for layout in layouts)
             length = -(-longest // Packed.STEP) * Packed.STEP  # few different ones
-            tables = _rotation_tables(length, self.head_size, self.position_base)
+            tables = rotation_tables(length, self.head_size, self.position_base)
         heads_BQD = fused.attend(
             queries_BQD,
             keys_values_BMD,

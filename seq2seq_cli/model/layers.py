@@ -1,14 +1,12 @@
-"""Positional encoding, feed-forward network, and the encoder and decoder layers.
+"""The feed-forward network, and the encoder and decoder layers.
 
 B sentences, S source positions, T target positions, M memory positions, D d_model.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import ModelConfig
@@ -25,35 +23,6 @@ ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "silu": nn.SiLU,  # x · sigmoid(x) (Elfwing et al. 2018), also called swish
 }
-
-
-def sinusoidal_positions(
-    start: int,
-    stop: int,
-    d_model: int,
-    device: torch.device | None = None,
-    base: float = 10_000.0,
-) -> Tensor:
-    """Return the encodings of positions start to stop, (stop - start, d_model), in [-1, 1].
-
-    Vaswani et al. 2017, section 3.5: sines in even dimensions, cosines in odd ones, wavelengths
-    from 2π to `base` · 2π. Computed, not looked up, so that no sentence is too long.
-    """
-    even = torch.arange(0, d_model, 2, device=device)
-    rates = torch.exp(even * (-math.log(base) / d_model))
-    angles = torch.arange(start, stop, device=device)[:, None] * rates
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-
-
-def source_positions(src_BS: Tensor, features: range) -> Tensor:
-    """Return the position of every token: 0 up to the last feature, then 1, 2, and so on.
-
-    `features` are the ids that are features. Wu et al. 2021 ("feature-invariant Transformer").
-    """
-    index_S = torch.arange(src_BS.size(1), device=src_BS.device)
-    is_feature_BS = (src_BS >= features.start) & (src_BS < features.stop)
-    last_B1 = (index_S * is_feature_BS).amax(dim=1, keepdim=True)
-    return (index_S - last_B1).clamp(min=0)
 
 
 def without_eos(src_BS: Tensor, pad_id: int) -> Tensor:

@@ -18,7 +18,6 @@ from seq2seq_cli.model.attention import (
     MultiHeadAttention,
     causal_mask,
     padding_mask,
-    rotations,
 )
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
@@ -27,11 +26,10 @@ from seq2seq_cli.model.layers import (
     DecoderLayer,
     EncoderLayer,
     Memory,
-    sinusoidal_positions,
-    source_positions,
     without_eos,
 )
 from seq2seq_cli.model.packing import BatchLayout, LayoutOf, Padded
+from seq2seq_cli.model.positions import rotations, sinusoidal_positions, source_positions
 from seq2seq_cli.native import fused
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID, Tokenizers
 

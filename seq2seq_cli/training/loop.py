@@ -11,8 +11,8 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.checkpoints.candidates import awaits_choice, choose_model
 from seq2seq_cli.training.checkpoints.checkpoint import NullSaver, Saver
+from seq2seq_cli.training.checkpoints.choose_model import awaits_choice, choose_model
 from seq2seq_cli.training.choose_search import choose_search
 from seq2seq_cli.training.logging.metrics_log import Monitor
 from seq2seq_cli.training.logging.summary import summarize

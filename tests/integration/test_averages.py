@@ -20,8 +20,8 @@ from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.checkpoints.candidates import find_candidates
 from seq2seq_cli.training.checkpoints.checkpoint import read_state
+from seq2seq_cli.training.checkpoints.choose_model import find_candidates
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.run import Hooks
 

@@ -24,7 +24,7 @@ from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens
 from seq2seq_cli.decoding.search.scoring import score_given
 from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.decoding.search.top_k import top_k
-from seq2seq_cli.model.layers import sinusoidal_positions
+from seq2seq_cli.model.positions import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native import library as native
 from seq2seq_cli.native.library import precisions

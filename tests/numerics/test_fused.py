@@ -13,9 +13,10 @@ from torch.nn import functional as F
 from seq2seq_cli.config.regularization import Consistency
 from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import Batch, number_pairs
-from seq2seq_cli.model.attention import attention_weights, rotations
+from seq2seq_cli.model.attention import attention_weights
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.packing import Packed
+from seq2seq_cli.model.positions import rotations
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native import fused
 from seq2seq_cli.native import library as native

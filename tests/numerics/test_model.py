@@ -24,8 +24,8 @@ from seq2seq_cli.model.attention import (
 )
 from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.layers import sinusoidal_positions, source_positions
 from seq2seq_cli.model.packing import Packed, Padded
+from seq2seq_cli.model.positions import sinusoidal_positions, source_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import (
     count_parameters,

@@ -1,4 +1,4 @@
-"""A model for the native library: weights packed for C, made of NumPy arrays alone.
+"""A model for the native library: weights packed for C, in int8 quantized, in NumPy arrays.
 
 V vocabulary, D d_model, K size of one head, J pairs of its dimensions, T positions, B sentences, S
 source positions, O outputs and I inputs of a linear layer, G groups of outputs, W words of 32 bits.
@@ -39,9 +39,18 @@ OPTIONS: Mapping[str, Collection[object] | None] = {
 # The hash of the model's code whose equations C repeats. Without PyTorch there is no model to
 # compare logits with, so a model whose code has been edited is loaded with it. After an edit, see
 # tests/numerics/test_native_model.py.
-MODEL_CODE = "ca9021d19e9e7e1a"
-_PARTS = ("attention", "device", "dropout", "kv_cache", "layers", "packing", "transformer")
-_MODEL_FILES = (*(f"model/{part}.py" for part in _PARTS), "native/fused.py")
+MODEL_CODE = "541071edcabbdfa6"
+_MODEL_FILES = (
+    "model/attention.py",
+    "model/device.py",
+    "model/dropout.py",
+    "model/kv_cache.py",
+    "model/layers.py",
+    "model/packing.py",
+    "model/positions.py",
+    "model/transformer.py",
+    "native/fused.py",
+)
 
 _ALIGNMENT = 64  # bytes: one cache line, and the largest register
 
@@ -173,7 +182,7 @@ class NativeModel:
     def places(self, src_BS: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the position of every token of the sources; None: 0, 1, 2, ....
 
-        As model/layers.py: source_positions.
+        As model/positions.py: source_positions.
         """
         if not self._num_shared:
             return None
@@ -356,7 +365,7 @@ def _packed_words(weight_OI: NDArray[Any]) -> NDArray[np.int32]:
 def _positions(config: ModelConfig, length: int) -> Array:
     """Return vectors of positions, TD, or rotations, TJ2.
 
-    As model/layers.py: sinusoidal_positions and model/attention.py: rotations.
+    As model/positions.py: sinusoidal_positions and rotations.
     """
     is_rotary = config.positions == "rotary"
     size = config.d_model // config.heads if is_rotary else config.d_model

@@ -61,8 +61,8 @@ def find_lr(
     """
     loaded = load_config_file(config, overrides, device)
     from seq2seq_cli.extras.plot.figures import check_output_paths, write_curves
-    from seq2seq_cli.extras.plot.lr_range_test import Point, draw_range_test
-    from seq2seq_cli.extras.plot.lr_range_test import find_lr as run_test
+    from seq2seq_cli.extras.plot.find_lr import Point, draw_range_test
+    from seq2seq_cli.extras.plot.find_lr import find_lr as run_test
 
     paths = output or []
     check_output_paths(paths)

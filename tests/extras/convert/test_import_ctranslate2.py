@@ -17,7 +17,7 @@ from number_task import FAST, numbers_config
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.extras.convert.ctranslate2 import ModelFile, read_model_file
 from seq2seq_cli.extras.convert.foreign import fit_positions, marian_base, table_of_positions
-from seq2seq_cli.model.layers import sinusoidal_positions
+from seq2seq_cli.model.positions import sinusoidal_positions
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIDES = ("encoder", "decoder")

@@ -11,7 +11,7 @@ from foreign_models import SHAPE, write_marian
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.extras.convert.marian import read_vocabulary
-from seq2seq_cli.model.layers import sinusoidal_positions
+from seq2seq_cli.model.positions import sinusoidal_positions
 
 VARIANTS = [
     {},

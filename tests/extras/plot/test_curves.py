@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commands import Command, logged_points
 
-from seq2seq_cli.extras.plot.lr_range_test import FEWEST_UPDATES, suggest, text_chart
+from seq2seq_cli.extras.plot.find_lr import FEWEST_UPDATES, suggest, text_chart
 
 SHAPE = ("--set", "model.d_model=16", "--set", "training.processes=1")
 
