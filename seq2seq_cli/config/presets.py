@@ -189,7 +189,7 @@ def warn_of_defaults(config: Config, num_pairs: int) -> None:
 
 def values_left_to(choices: Choices, config: Config) -> dict[str, Any]:
     """Return the values of a preset, by full name, that `with_preset` gives to the config."""
-    values = dict[str, Any]()
+    values: dict[str, Any] = {}
     for name, (value, _) in choices.items():
         section, option = name.split(".")
         given = getattr(config, section).model_fields_set

@@ -53,8 +53,9 @@ def keys(cache: Path) -> set[str]:
 
 
 def test_a_cache_that_cannot_be_written_names_its_setting(tmp_path, tokenizers, monkeypatch):
-    monkeypatch.setenv("SEQ2SEQ_CACHE", "/proc/cache")  # where nobody can make folders
-    with pytest.raises(FileNotFoundError, match="SEQ2SEQ_CACHE names another cache folder"):
+    (tmp_path / "link").symlink_to("missing")  # root, too, can make no folder of this name
+    monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "link"))
+    with pytest.raises(FileExistsError, match="SEQ2SEQ_CACHE names another cache folder"):
         stored(tmp_path, 0, tokenizers)
 
 

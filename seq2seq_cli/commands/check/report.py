@@ -233,8 +233,10 @@ def _repeated(text: TextAudit) -> str:
 def _rejected(text: TextAudit) -> str:
     total = sum(text.rejected.values())
     counts = ", ".join(f"{name} {count:,}" for name, count in text.rejected.items())
-    rejected = f"seq2seq clean rejects {counted(total, 'pair')} ({total / text.pairs:.2%})"
-    rejected += ", not counting empty and repeated ones"
+    rejected = (
+        f"seq2seq clean rejects {counted(total, 'pair')} ({total / text.pairs:.2%}), not counting "
+        "empty and repeated ones"
+    )
     return f"{rejected}: {counts}" if counts else rejected
 
 
