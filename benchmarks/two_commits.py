@@ -1,7 +1,7 @@
 """What a refactoring changed between two checkouts: bits and speed, which should be nothing.
 
 python benchmarks/two_commits.py BEFORE AFTER [--rounds 7]
-    [--only training translating speed]
+    [--only training translating speed] [--model RUN --input FILE]
 
 BEFORE and AFTER are folders of checkouts, with the decoder compiled in both. Every command is a
 process of its own, with one checkout on PYTHONPATH.
@@ -10,7 +10,7 @@ process of its own, with one checkout on PYTHONPATH.
   are resumed to ten; the weights, the optimizer's state and the logged losses are compared.
 * translating: 200 translations with scores, for each kind of search, precision and engine.
 * speed: training and translating in turn, one after the other; ratio after / before of the medians,
-  with the range of the ratios of single rounds.
+  with the range of the ratios of single rounds; with RUN, only translating 200 lines of FILE by it.
 """
 
 import argparse
@@ -133,16 +133,19 @@ def compare_translations(before: Path, after: Path, model: Path) -> Iterator[tup
                 yield f"translating, {kind}, {precision}, {engine}", texts[0] == texts[1]
 
 
-def measure(before: Path, after: Path, model: Path, rounds: int) -> Iterator[tuple[str, str]]:
+def measure(
+    before: Path, after: Path, model: Path, text: Path | None, rounds: int
+) -> Iterator[tuple[str, str]]:
     def training(checkout: Path) -> float:
         command = ("bench", "train", "configs/quickstart.yaml", "--json", "--device", "cpu")
         report = json.loads(run(checkout, "-m", "seq2seq_cli", *command))
         return 1 / float(report["tokens_per_second"])
 
     def translating(checkout: Path, *overrides: str) -> float:
-        return float(run(checkout, "-c", SPEED, model, "data/quickstart/test.de", *overrides))
+        lines = text or "data/quickstart/test.de"
+        return float(run(checkout, "-c", SPEED, model, lines, *overrides))
 
-    tasks = {"training": training}
+    tasks = {} if text else {"training": training}
     for kind in ("greedy", "beam 5"):
         for precision in PRECISIONS:
             settings = (*SEARCH[kind], f"decoding.precision={precision}")
@@ -167,6 +170,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parts = ["training", "translating", "speed"]
     parser.add_argument("--only", nargs="*", choices=parts, default=parts)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--input", type=Path)
     given = parser.parse_args()
     before, after = given.before.resolve(), given.after.resolve()
     with tempfile.TemporaryDirectory() as name:
@@ -175,13 +180,15 @@ def main() -> None:
         if "training" in given.only:
             for what, is_equal in compare_training(before, after, temporary):
                 print(f"{what:50} {'equal' if is_equal else 'DIFFERENT'}", flush=True)
-        if given.only != ["training"]:
+        if given.model:
+            model, given.input = given.model.resolve(), given.input.resolve()
+        elif given.only != ["training"]:
             train(before, model, (), steps=300)
         if "translating" in given.only:
             for what, is_equal in compare_translations(before, after, model):
                 print(f"{what:50} {'equal' if is_equal else 'DIFFERENT'}", flush=True)
         if "speed" in given.only:
-            for what, result in measure(before, after, model, given.rounds):
+            for what, result in measure(before, after, model, given.input, given.rounds):
                 print(f"{what:50} {result}", flush=True)
 
 

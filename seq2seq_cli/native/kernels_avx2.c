@@ -28,6 +28,23 @@ INLINE __m256i add_bytes(__m256i sum, __m256i x, __m256i weight)
 
 #include "add_products_avx2.h"
 
+INLINE __m256i add_unsigned_bytes(__m256i sum, __m256i x, __m256i weight)
+{
+    __m256i pairs = _mm256_maddubs_epi16(x, weight);
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+INLINE ivec add_unsigned(const int precision, ivec sum, int32_t word, ivec weight)
+{
+    __m256i x = _mm256_set1_epi32(word);
+    if (precision == FP32)
+        return add_products(FP32, sum, word, weight);
+    return (ivec){add_unsigned_bytes(sum.a, x, weight.a), add_unsigned_bytes(sum.b, x, weight.b)};
+}
+
+/* Fewer rows wait for weights in INT8, which are read faster as a whole. */
+#define MOST_WORDS(precision, rows) ((precision) == FP32 ? 7 : (rows) > ROWS ? 14 : 0)
+
 static void multiply_in_blocks(const Group *groups, int64_t count);
 #define MULTIPLY multiply_in_blocks
 #include "kernels_template.h"
@@ -151,6 +168,8 @@ static void multiply_in_blocks(const Group *groups, int64_t count)
         multiply(groups, count);
         return;
     }
+    if (multiply_if_sparse(groups, count))
+        return;
     Block b;
     for (const Group *g = groups; g < groups + count; g++)
         for (int panel = 0; panel < PANELS && panel * LANES < g->outputs; panel++)

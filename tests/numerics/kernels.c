@@ -48,13 +48,15 @@ static float *floats(long count, float least, float most)
     return x;
 }
 
-enum { RANDOM, GREATEST, ALTERNATING, KINDS };
+enum { RANDOM, GREATEST, ALTERNATING, SPARSE, SPARSE_SIGNED, KINDS };
 
-/* Whole numbers of -127 to 127, or the extremes alone. */
+/* Whole numbers of -127 to 127, or the extremes alone, or mostly 0. */
 static int whole(int kind, long i)
 {
     if (kind == RANDOM)
         return (int)(number() % 255) - 127;
+    if (kind >= SPARSE)
+        return number() % 8 ? 0 : kind == SPARSE ? number() % 128 : (int)(number() % 255) - 127;
     return kind == GREATEST || i % 2 ? 127 : -127;
 }
 
@@ -114,11 +116,13 @@ static void check_int8(long rows, long inputs, long outputs, int input_kind, int
     free(w), free(weight), free(shift), free(x), free(y), free(bias), free(scale), free(q);
 }
 
-static void check_fp32(long rows, long inputs, long outputs, int activation)
+static void check_fp32(long rows, long inputs, long outputs, int activation, int is_sparse)
 {
     long groups = (outputs + GROUP - 1) / GROUP;
     float *weight = floats(groups * GROUP * inputs, -1, 1), *bias = floats(groups * GROUP, -1, 1);
     float *x = floats(rows * inputs, -2, 2), *y = floats(rows * outputs, -1, 1);
+    for (long i = 0; is_sparse && i < rows * inputs; i++)
+        x[i] = x[i] > 1 ? x[i] : 0;
     Inputs in = {rows, inputs, x, NULL};
     for (long n = 0; n < groups; n++) {
         long o = n * GROUP;
@@ -331,8 +335,9 @@ int main(int count, char **names)
     print("int8");
     begin();
     for (long rows = 1; rows <= 44; rows += rows < 14 ? 1 : 6)
-        for (int i = 0; i < SIZES; i++)
-            check_fp32(rows, sizes[i], sizes[(i + rows) % SIZES], (i + rows) % 3);
+        for (int i = 0; i < 2 * SIZES; i++)
+            check_fp32(rows, sizes[i % SIZES], sizes[(i + rows) % SIZES], (i + rows) % 3, i % 2);
+    check_fp32(7, 4100, 17, NONE, 1);
     print("fp32");
     begin();
     for (int i = 0; i < SIZES; i++)
