@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
+import httptools
 import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -163,7 +164,7 @@ class _Protocol(HttpToolsProtocol):
             self._num_bytes += len(part)
             if self._is_refused:
                 continue
-            super().data_received(part)
+            self._parse(part)
             if self._num_bytes > _MAX_HEADER_BYTES:
                 self._headers_are_too_large = True
                 self.send_400_response("")
@@ -174,6 +175,25 @@ class _Protocol(HttpToolsProtocol):
         is_answered = self.cycle is None or self.cycle.response_complete
         if is_answered and self._deadline is None and not self.transport.is_closing():
             self._expect(self.transport.close)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse bytes; a request to switch protocols (RFC 9110, 7.8) as one without Upgrade.
+
+        The parser leaves out the body of such a request: Java's HttpClient offers HTTP/2 with it.
+        """
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            logger.warning("Invalid HTTP request received.")
+            self.send_400_response("")
+        except httptools.HttpParserUpgrade as upgrade:
+            method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+            lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
+            lines += [b"%s: %s" % field for field in self.headers if field[0] != b"upgrade"]
+            self.parser = httptools.HttpRequestParser(self)  # the other may wait for the end
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._parse(b"\r\n".join([*lines, b"", data[upgrade.args[0] :]]))
 
     def on_message_begin(self) -> None:
         self._num_bytes, self._has_headers = 0, False
@@ -189,12 +209,20 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._num_bytes, self._has_headers = 0, True
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise ValueError  # stops the parser
+            return
         self._expect_nothing()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._num_bytes = 0
         super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse an invalid request, or headers that are too large, and close the connection.

@@ -81,6 +81,19 @@ def test_trailers_are_no_headers_and_have_a_limit(server: Served):
 # Bodies
 
 
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_an_offer_to_switch_protocols_is_ignored(server: Served, protocol: bytes):
+    """Java's HttpClient makes one with every request."""
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\n" % protocol
+    body = b"Content-Length: %d\r\n\r\n%b" % (len(FORM), FORM)
+    close = b"Connection: close\r\n"
+    two = FORM_HEAD + upgrade + body + FORM_HEAD + close + body
+    assert answer_to(server, two).count(b'{"translatedText":"1"}') == 2
+    assert b" 200 " in answer_to(server, FORM_HEAD + upgrade + close + chunked(FORM))
+    assert b" 400 " in answer_to(server, b"CONNECT /translate HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert "WebSocket" not in "".join(server.log)
+
+
 def test_a_body_that_is_too_large_is_refused_before_it_comes(server: Served):
     head = FORM_HEAD + b"Content-Length: 6000000\r\n\r\n"
     assert first_line(server, head) == b"HTTP/1.1 413 Request Entity Too Large\r\n"
