@@ -235,6 +235,28 @@ def test_languages_are_detected_and_swapped_with_the_texts(open_page: OpenPage):
     assert page.locator("#to option").all_inner_texts() == ["German"]
 
 
+def test_swapping_keeps_a_text_that_is_not_translated_yet(page: Page):
+    translate(page, "one two")
+    page.click("#show-alternatives")
+    expect(page.locator("#choices input").first).to_be_visible()
+    requests = Requests(page)
+    requests.holds = True
+    stop_clock(page)
+    page.fill("#source", "three")  # while the translation of "one two" is shown
+    page.click("#swap")
+    expect(page.locator("#source")).to_have_value("three")
+    page.select_option("#from", "en")
+    page.fill("#source", LONG)
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#target")).to_have_attribute("aria-busy", "true")
+    page.clock.fast_forward(2_000)
+    requests.release()
+    expect(page.locator("#target")).to_have_text(re.compile("^eins zwei drei vier\nfünf"))
+    expect(page.locator("#choices")).to_be_hidden()  # of a sentence that is no longer there
+    page.click("#swap")
+    expect(page.locator("#source")).to_have_value(LONG)
+
+
 # Words that belong together
 
 

@@ -18,7 +18,7 @@ const NOTHING = { fields: {}, sentences: [], tail: "" };
 const source = byId("source");
 let timer = 0;
 let running = new AbortController(); // of the current request
-let shown = null; // the current translation: { text, fields, sentences, tail }
+let shown = null; // the current translation: { text, fields, sentences, tail, isWhole }
 const choices = new Map(); // sentences of the text, and the alternatives chosen for them
 
 start();
@@ -95,7 +95,7 @@ async function translationOf(text, signal) {
     if (detectedLanguage) draft.fields.source = detectedLanguage.language;
     position += piece.length;
   }
-  return draft;
+  return Object.assign(draft, { isWhole: true });
 }
 
 /** Add the sentences of a piece of the text, and return the answer. */
@@ -122,6 +122,7 @@ async function translatePiece(draft, piece, position, signal) {
 }
 
 function showSoFar(draft) {
+  if (shown !== draft) lookInto([], {});
   shown = draft;
   const { text, sentences } = draft;
   words.showSoFar(sentences);
@@ -186,7 +187,7 @@ function openEntry({ from, to, source: text }) {
 }
 
 function swap() {
-  const text = shown ? targetText() : source.value;
+  const text = shown?.isWhole && shown.text === source.value ? targetText() : source.value;
   choose(chosen().target, sourceLanguage());
   setSource(text);
 }
