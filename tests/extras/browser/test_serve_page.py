@@ -269,6 +269,11 @@ def test_the_mouse_shows_words_that_belong_together(page: Page):
     assert (words(page, ".pointed"), words(page, ".aligned")) == (["two"], ["zwei"])
     page.mouse.move(0, 0)
     assert words(page, ".pointed, .aligned") == []
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert words(page, ".pointed") == ["two"]
+    page.keyboard.type("x")  # there are no words until the text is translated
+    page.mouse.move(0, 0)
+    assert words(page, ".pointed, .aligned") == []
 
 
 def test_words_of_other_scripts_are_found(page: Page):

@@ -122,9 +122,10 @@ function pin(place) {
 /** Highlight a word and its aligned words; null: none. */
 function point(place) {
   for (const word of document.querySelectorAll(".pointed, .aligned")) word.classList.remove("pointed", "aligned");
-  if (!place) return;
-  wordAt(place).classList.add("pointed");
-  for (const partner of partnersOf(place)) wordAt(partner)?.classList.add("aligned"); // it may have been edited
+  const word = place && wordAt(place); // null if it has been edited
+  if (!word) return;
+  word.classList.add("pointed");
+  for (const partner of partnersOf(place)) wordAt(partner)?.classList.add("aligned");
 }
 
 /** Return the places of the aligned words on the other side, in order. */
