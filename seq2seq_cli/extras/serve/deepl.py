@@ -29,6 +29,10 @@ class DeepL:
         tags = fields.text("tag_handling", "")
         if tags not in ("", "html", "xml"):
             raise invalid("tag_handling must be html or xml")
+        if fields.text("formality", "") not in ("", "default", "prefer_more", "prefer_less"):
+            raise invalid("formality is not supported")
+        if fields.values.get("glossary_id") or fields.values.get("glossary_ids"):
+            raise invalid("glossaries are not supported; /translate has the field glossary")
         options = TranslationOptions(format="html" if tags else "text")
         translations = [
             {

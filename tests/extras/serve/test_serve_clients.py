@@ -44,6 +44,11 @@ def test_deepl(server: Served, guarded: Served):
     assert not client.get_usage().any_limit_reached
     with pytest.raises(deepl.DeepLException, match="ZZ is not supported"):
         client.translate_text("one", target_lang="ZZ")
+    polite = client.translate_text("one", target_lang="DE", formality="prefer_more")
+    assert str(polite) == "1"
+    for option in ({"formality": "more"}, {"glossary": "any", "source_lang": "EN"}):
+        with pytest.raises(deepl.DeepLException, match="not supported"):
+            client.translate_text("one", target_lang="DE", **option)
     right = deepl.DeepLClient("s3cret", server_url=guarded.url)
     assert str(right.translate_text("one", target_lang="DE")) == "1"
     with pytest.raises(deepl.AuthorizationException):
