@@ -47,6 +47,8 @@ class Fields:
     async def read(cls, request: Request) -> "Fields":
         """Read the body by its content type; the query has defaults for missing fields."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+            raise RequestError(415, f"Unsupported content coding: {coding}")
         query = _form_values(request.scope["query_string"])
         if kind == "multipart/form-data":
             _, options = parse_options_header(request.headers["content-type"])

@@ -1,5 +1,6 @@
 """seq2seq serve, as its clients see it: the contract, limits, access, and faults."""
 
+import gzip
 import http.client
 import json
 import os
@@ -190,6 +191,8 @@ def test_other_paths_methods_and_bodies(server: Served):
     assert server.ask("/translate/", {}).status == 404
     kind = {"Content-Type": "text/plain"}
     assert server.ask("/translate", b"hello", headers=kind).status == 415
+    refused = server.ask("/translate", gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"})
+    assert (refused.status, refused.json) == (415, {"error": "Unsupported content coding: gzip"})
     surrogate = server.ask(
         "/translate", b'{"q": "one \\ud800", "source": "\\udfff", "target": "x"}'
     )
