@@ -375,6 +375,24 @@ def test_a_glossary_is_kept_to_and_kept(page: Page):
     expect(page.locator("#alert")).to_contain_text("outside this run's target vocabulary")
 
 
+def test_two_tabs_keep_what_each_other_has_stored(page: Page):
+    other = page.context.new_page()
+    other.goto(page.url)
+    wait_until_ready(other)
+    translate(page, "one")
+    translate(other, "two")
+    translate(page, "three")
+    for tab in (page, other):
+        tab.click("#more summary")
+    expect(page.locator("#history li")).to_have_text(["threedrei", "twozwei", "oneeins"])
+    fill_in_term(page, "one", "neun")
+    expect(other.get_by_placeholder("Term").first).to_have_value("one")
+    other.get_by_placeholder("Term").last.fill("two")
+    expect(page.locator("#glossary li")).to_have_count(3)
+    fields = page.locator("#glossary input").all()
+    assert [field.input_value() for field in fields] == ["one", "neun", "two", "", "", ""]
+
+
 def test_history_stays_in_the_browser(open_page: OpenPage):
     old = [
         {"from": "en", "to": "de", "source": f"old {n}", "target": f"alt {n}"} for n in range(50)

@@ -24,6 +24,13 @@ export function kept(name, byDefault) {
   }
 }
 
+/** Call `changed` when another tab has stored a value. */
+export function whenKept(name, changed) {
+  addEventListener("storage", ({ key }) => {
+    if (key === PREFIX + name) changed();
+  });
+}
+
 /** Store a value, if the browser allows it: private windows may not. */
 export function keep(name, value) {
   try {

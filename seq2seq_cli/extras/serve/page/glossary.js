@@ -1,15 +1,20 @@
 // The glossary: terms and their translations, for each target language.
 
-import { byId, element, keep, kept } from "./dom.js";
+import { byId, element, keep, kept, whenKept } from "./dom.js";
 import { chosen } from "./languages.js";
 import { label, languageName, say } from "./messages.js";
 
-const terms = kept("glossary", {}); // by target language: pairs of a term and its translation
+let terms = kept("glossary", {}); // by target language: pairs of a term and its translation
 let onChange = () => {};
 
 export function setUpGlossary(changed) {
   onChange = changed;
   byId("to").addEventListener("languages", show);
+  whenKept("glossary", () => {
+    terms = kept("glossary", {});
+    show();
+    changed();
+  });
   show();
 }
 

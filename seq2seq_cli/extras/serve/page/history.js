@@ -1,6 +1,6 @@
 // The latest translations, which stay in the browser.
 
-import { byId, element, keep, kept } from "./dom.js";
+import { byId, element, keep, kept, whenKept } from "./dom.js";
 
 const MOST_ENTRIES = 50;
 const LONGEST = 5_000; // characters of a text that is kept
@@ -18,6 +18,11 @@ export function setUpHistory(opened) {
     entries = [];
     isNewText = true;
     save();
+  });
+  whenKept("history", () => {
+    entries = kept("history", []);
+    isNewText = true;
+    show();
   });
   show();
 }
