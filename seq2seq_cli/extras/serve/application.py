@@ -113,7 +113,7 @@ def _page_file(content: bytes, media_type: str) -> Callable[[Request], Awaitable
     }
 
     async def answer(request: Request) -> Response:
-        if request.headers.get("if-none-match") == headers["ETag"]:
+        if headers["ETag"] in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=media_type, headers=headers)
 
