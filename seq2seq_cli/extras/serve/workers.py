@@ -57,8 +57,8 @@ class Worker:
         """Wait for a message. Raises WorkerDiedError if the process ends."""
         try:
             return json.loads(await self.reader.readuntil())
-        except (asyncio.IncompleteReadError, OSError) as error:
-            raise WorkerDiedError(str(error)) from None
+        except (asyncio.IncompleteReadError, OSError):
+            raise WorkerDiedError("its process has ended") from None
 
     def kill(self) -> None:
         """Kill the process."""

@@ -520,7 +520,7 @@ def test_killed_model_processes_and_old_models_are_replaced(names_run: Path, tmp
     with serving(copy, config.parent, "--processes", 1) as served:
         (worker,) = served.workers()
         os.kill(worker, signal.SIGKILL)
-        served.wait_for_log("a worker died")  # before any request
+        served.wait_for_log(r"a worker died \(its process has ended\)")  # before any request
         served.translate("one")
         (worker,) = served.workers()
         os.kill(served.model_processes()[0], signal.SIGKILL)
