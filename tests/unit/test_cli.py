@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -317,3 +318,18 @@ def test_ctrl_c_while_a_command_is_ending_prints_no_traceback():
         [sys.executable, "-c", program, "--version"], capture_output=True, text=True
     )
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
+def test_ctrl_c_during_the_imports_prints_no_traceback():
+    settings = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
+    program = (
+        "import pkgutil, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name == 'typer':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder)\n"
+        f"pkgutil.resolve_name({settings['project']['scripts']['seq2seq']!r})()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
