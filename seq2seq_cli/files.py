@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -37,20 +37,16 @@ def replacing(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         yield path
         return
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # no other process writes it
     try:
-        with ending_at_sigterm():
+        with ending_at_sigterm(), own_part(path, Path.touch) as part:
             yield part
             fsync(part)
             part.replace(path)
             fsync(path.parent)
     except OSError as error:
-        if error.filename in (None, str(part), str(path.parent)):
+        if error.filename == str(path.parent):
             error.filename = str(path)
         raise
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def is_missing_or_empty(path: Path) -> bool:
@@ -81,21 +77,21 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def own_part(path: Path) -> Iterator[Path]:
+def own_part(path: Path, make: Callable[[Path], None] = Path.mkdir) -> Iterator[Path]:
     """Yield a new folder next to `path`, which no other process writes; it is removed in the end.
 
-    What killed processes have left, which no process locks, is removed first. Errors of the
-    system name `path`, or the file in it.
+    With `make=Path.touch` it is a file. What killed processes have left, which no process locks, is
+    removed first. Errors of the system name `path`, or the file in it.
     """
     name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}\.part")
     for left in [each for each in path.parent.iterdir() if name.fullmatch(each.name)]:
         with suppress(OSError), _held(left) as is_held:
             if is_held:
-                shutil.rmtree(left, ignore_errors=True)
+                _remove(left)
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     new = part.with_suffix(".new")  # which no process removes before it is locked
     try:
-        new.mkdir()
+        make(new)
         with _held(new):
             new.rename(part)
             yield part
@@ -104,17 +100,23 @@ def own_part(path: Path) -> Iterator[Path]:
         error.filename = found.replace(str(part), str(path))
         raise
     finally:
-        for folder in (new, part):
-            shutil.rmtree(folder, ignore_errors=True)
+        for left in (new, part):
+            _remove(left)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[bool]:
-    """Lock a folder while the block runs; yield False if that is not possible."""
+def _held(path: Path) -> Iterator[bool]:
+    """Lock a file or a folder while the block runs; yield False if that is not possible."""
     if fcntl is None:  # Windows opens no folder
         yield False
         return
-    descriptor, is_held = os.open(folder, os.O_RDONLY), False
+    descriptor, is_held = os.open(path, os.O_RDONLY), False
     try:
         with suppress(OSError):  # another process has it; NFS locks no folder
             is_held = lock(descriptor)

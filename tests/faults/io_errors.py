@@ -198,7 +198,7 @@ def cases(place: Place, config: Path) -> Iterator[Case]:
 def pattern_of(path: str, place: Place) -> str:
     """Return a path with * for what is random, or changes with the time."""
     path = path.removeprefix(f"{place.root}/")
-    path = re.sub(r"\.[0-9a-f]{8}\.part", ".*.part", path)
+    path = re.sub(r"\.[0-9a-f]{8}\.(part|new)", r".*.\1", path)
     path = re.sub(r"\.part-\w+", ".part-*", path)
     path = re.sub(r"tfevents\.[1-9]\d*", "tfevents.[1-9]*", path)
     return re.sub(r"\d{10}\.hparams", "*.hparams", path)

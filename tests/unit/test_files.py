@@ -12,7 +12,15 @@ import pytest
 from safetensors.numpy import save_file
 
 from seq2seq_cli.errors import DamagedFileError, UserError
-from seq2seq_cli.files import new_folder, read_bounded, read_json, reading, write_atomic, write_json
+from seq2seq_cli.files import (
+    new_folder,
+    read_bounded,
+    read_json,
+    reading,
+    replacing,
+    write_atomic,
+    write_json,
+)
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import line_writer
 from seq2seq_cli.weight_file import read_arrays
@@ -159,6 +167,25 @@ def test_new_folder_removes_those_of_killed_processes_and_no_others(tmp_path):
             assert {first, second, other} < {*tmp_path.iterdir()}
         folder.rmdir()
     assert {*tmp_path.iterdir()} == {folder, tmp_path / "another", other}
+
+
+def test_replacing_removes_the_files_of_killed_processes_and_no_others(tmp_path):
+    output, other = tmp_path / "output", tmp_path / "output.part"
+    other.touch()
+    program = (
+        "import os, pathlib, signal, sys\n"
+        "from seq2seq_cli.files import replacing\n"
+        "with replacing(pathlib.Path(sys.argv[1])) as part:\n"
+        "    part.write_bytes(b'text')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(output)], check=False)
+    assert len([*tmp_path.iterdir()]) == 2
+    with replacing(output) as first:
+        first.write_bytes(b"first")
+        with replacing(output) as second:
+            assert {first, second, other} == {*tmp_path.iterdir()}
+    assert {*tmp_path.iterdir()} == {output, other}
 
 
 @pytest.mark.parametrize(("make", "write"), [("new_folder", "joinpath"), ("replacing", "touch")])
