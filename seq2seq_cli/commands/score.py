@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 
 from seq2seq_cli.config.text import ParallelText
@@ -28,11 +29,15 @@ def score_pairs(translator: Translator, text: ParallelText, *, as_json: bool) ->
 
 
 def rescore_nbest(translator: Translator, src: Path, nbest: Path) -> Iterator[str]:
-    """Yield the n-best list with this model's scores, re-ranked by their mean per token."""
+    """Yield the n-best list with this model's scores, re-ranked by their mean per token.
+
+    Entries of a sentence may be apart, as in the lists of two systems one after the other.
+    """
     sources = list(lines_to_translate(src))
     entries = enumerate(lines_to_translate(nbest), start=1)
     parsed = (_parsed(line, f"{nbest}, line {number}", len(sources)) for number, line in entries)
-    for number, group in itertools.groupby(parsed, key=lambda entry: entry[0]):
+    by_number = sorted(parsed, key=itemgetter(0))
+    for number, group in itertools.groupby(by_number, key=itemgetter(0)):
         texts = [text for _, text in group]
         scored = translator.score([(sources[number], text) for text in texts])
         for entry in sorted(scored, key=_mean, reverse=True):

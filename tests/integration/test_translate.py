@@ -403,7 +403,7 @@ def test_score_prints_log_probs_of_given_translations(
 def test_score_reranks_nbest_lists(trained, seq2seq, tmp_path):
     (tmp_path / "src").write_text("1 2\n3\n")
     (tmp_path / "nbest").write_text(
-        "0 ||| two two ||| x ||| 9\n0 ||| one two ||| x ||| 1\n1 ||| three ||| x ||| 1\n"
+        "0 ||| two two ||| x ||| 9\n1 ||| three ||| x ||| 1\n0 ||| one two ||| x ||| 1\n"
     )
     options = ("--src", tmp_path / "src", "--nbest", tmp_path / "nbest")
     lines = seq2seq("score", trained, *options).stdout.splitlines()
