@@ -1,6 +1,7 @@
 """`seq2seq distill`: from teachers and text in the source language to a student and a report."""
 
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -77,10 +78,7 @@ def distill(task: Task) -> dict[str, Any]:
         raise UserError(f"--src {task.source}: there is no such file (a stream can be read once)")
     with locked(folder):
         if task.config is None and not run.exists:  # report mistakes before the translation
-            try:
-                student_config(task, valid.corpora, valid, teacher)
-            finally:
-                student_yaml(task).unlink(missing_ok=True)  # it names the validation text
+            check_student(task, valid, teacher)
         facts = finished_pairs(task, valid, teacher, run)
         source, translations = facts["source"], facts["translations"]
         if not translations["pairs"]:
@@ -238,6 +236,21 @@ def student_config(
     return write_config(
         student_yaml(task), translated, real, valid, teacher, task.shape, task.overrides
     )
+
+
+def check_student(task: Task, valid: ParallelText, teacher: Config) -> None:
+    """Raise UserError for mistakes in the config of the student, as if the text were `valid`."""
+    path = student_yaml(task)
+    try:
+        student_config(task, valid.corpora, valid, teacher)
+    except UserError as error:  # the user cannot look at the lines of a file that is removed
+        message = re.sub(
+            rf"^{re.escape(str(path))}(, line \d+)?", "the student's config", str(error)
+        )
+        error.args = (re.sub(r"(?<=\n  )line \d+: ", "", message),)
+        raise
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def train_student(
