@@ -339,6 +339,8 @@ class _Reader:
 
     def _embeddings(self, options: dict[str, Any]) -> dict[str, Array]:
         """Take embeddings and projection, and find out what is tied and scaled."""
+        from seq2seq_cli.model.weights import IMPOSSIBLE
+
         names = self.names.tensors
         src_name = (
             "encoder/embeddings_0"
@@ -372,7 +374,9 @@ class _Reader:
             weights["src_embedding.weight"] = src
         if not is_tied:
             weights["projection.weight"] = output
-        weights["projection.bias"] = np.zeros(len(tgt), np.float32) if bias is None else bias
+        # Our exports have -10,000, which label smoothing would make a large part of the loss.
+        bias = np.zeros(len(tgt), np.float32) if bias is None else np.maximum(bias, IMPOSSIBLE)
+        weights["projection.bias"] = bias
         options["tie_embeddings"] = is_tied
         return weights
 

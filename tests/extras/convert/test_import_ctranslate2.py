@@ -13,11 +13,13 @@ import yaml
 from commands import Command
 from foreign_models import write_ctranslate2, write_marian_mt
 from number_task import FAST, numbers_config
+from safetensors.numpy import load_file
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.extras.convert.ctranslate2 import ModelFile, read_model_file
 from seq2seq_cli.extras.convert.foreign import fit_positions, marian_base, table_of_positions
 from seq2seq_cli.model.positions import sinusoidal_positions
+from seq2seq_cli.model.weights import IMPOSSIBLE
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIDES = ("encoder", "decoder")
@@ -209,7 +211,8 @@ def test_an_exported_run_comes_back(exported: Path, tmp_path: Path, seq2seq: Com
         result = seq2seq("import", exported / name, run).ok()
         assert "100 of 100 greedy translations equal CTranslate2's" in result.stdout
         assert seq2seq("translate", run, *options, stdin=lines).stdout == expected
-    config = load_config(tmp_path / "quick.argosmodel" / "config.yaml")
+    assert load_file(run / "model.safetensors")["projection.bias"].min() == IMPOSSIBLE
+    config = load_config(run / "config.yaml")
     assert (config.data.languages.src, config.data.languages.tgt) == ("de", "en")
     assert (config.decoding.beam_size, config.decoding.length_penalty) == (4, 0.2)
 
