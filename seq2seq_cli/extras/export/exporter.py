@@ -12,6 +12,7 @@ from seq2seq_cli.config.languages import languages_from_option
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Languages
+from seq2seq_cli.console import counted
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError, short
@@ -129,6 +130,8 @@ def _compare(target: Format, translator: Translator, run_dir: Path, folder: Path
     config = config.model_copy(update={"decoding": DecodingConfig(**options)})
     model = target.compared_model(translator.model)
     greedy = Translator(model, tokenizers, config, statistics=translator.statistics)
+    number = counted(len(inputs), f"{kind} line")
+    logger.info(f"translating {number} with both programs, to compare")
     ours = greedy.search(inputs, report=lambda cuts: None)
     theirs = target.translate(folder, sources, tokenizers)
     equal = sum(a == target.shown(b[0]) for a, b in zip(theirs, ours, strict=True))

@@ -93,6 +93,7 @@ def test_exported_model_gives_the_same_translations(run, file_format, seq2seq, t
     assert "greedy translations of validation lines are equal" in result.stdout
     equal, total = (int(word) for word in result.stdout.split() if word.isdigit())
     assert equal >= 0.97 * total > 0
+    assert f"translating {total} validation lines with both programs" in result.stderr
     assert "import" in (tmp_path / "out/README.md").read_text()
     message = seq2seq("export", run, "--format", file_format, "--output", tmp_path / "out").error()
     assert "not an empty folder" in message
