@@ -132,8 +132,13 @@ def unzipping(path: Path) -> Iterator[zipfile.ZipFile]:
             raise damaged(path, short(str(error))) from None
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; UserError if the file is missing, damaged or something else."""
+def read_object(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
+    """Read a JSON object; UserError if the file is missing, damaged or something else.
+
+    An optional file that is missing counts as empty.
+    """
+    if is_optional and not path.is_file():
+        return {}
     content = read_json(path)
     if not isinstance(content, dict):
         raise damaged(path, "it is not a JSON object")

@@ -35,6 +35,7 @@ from seq2seq_cli.extras.convert.foreign import (
     refuse,
     tags_of,
 )
+from seq2seq_cli.extras.export.weights import parts_of, shape_of
 from seq2seq_cli.weight_file import FLOATS, as_float32, read_weight_file
 
 # In the order of transformers; an index names several files.
@@ -43,12 +44,9 @@ _WEIGHTS = (
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
 _LONGEST = 512  # positions of OPUS-MT
-_ATTENTIONS = (("self_attn", "self_attention"), ("encoder_attn", "cross_attention"))
-_PROJECTIONS = (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output"))
 
 
 def detect(folder: Path) -> bool:
-    """Return True for a folder of transformers."""
     return (folder / "config.json").is_file() and any((folder / n).is_file() for n in _WEIGHTS)
 
 
@@ -56,12 +54,12 @@ def read(folder: Path) -> ForeignModel:
     """Read a folder; UserError if it is damaged, or if a run cannot represent the model."""
     path = folder / "config.json"
     config = read_object(path)
-    tokenizers, tokenizer_options = own_tokenizers(folder), _tokenizer_options(folder)
+    tokenizers = own_tokenizers(folder)
+    tokenizer_options = read_object(folder / "tokenizer_config.json", is_optional=True)
     has_marians = tokenizer_options.get("tokenizer_class") == "MarianTokenizer"
     _check(config, path, is_exported=has_marians or tokenizers is not None)
     names, has_halved_precision = _tensors(folder)
-    generation = folder / "generation_config.json"
-    search = {**config, **(read_object(generation) if generation.is_file() else {})}
+    search = config | read_object(folder / "generation_config.json", is_optional=True)
     src_size = number(config.get("vocab_size"), "vocab_size", path, 4, MOST_ENTRIES)
     is_one = config.get("share_encoder_decoder_embeddings", True) is not False
     tgt_size = src_size
@@ -193,7 +191,9 @@ def _weights(
         for layer in range(count):
             _layer(names, weights, side, layer, d_model, d_ff)
         if is_pre_norm:
-            _norm(names, weights, f"model.{side}.layer_norm", f"{side}_norm", d_model)
+            for part in ("weight", "bias"):
+                taken = names.take(f"model.{side}.layer_norm.{part}", d_model)
+                weights[f"{side}_norm.{part}"] = taken
     ours, factor = ACTIVATIONS[activation]
     fold_activation(weights, factor)
     options = {
@@ -246,29 +246,11 @@ def _embeddings(
 def _layer(
     names: Names, weights: dict[str, Array], side: str, layer: int, d_model: int, d_ff: int
 ) -> None:
-    theirs, ours = f"model.{side}.layers.{layer}", f"{side}.{layer}"
-    for their_part, part in _ATTENTIONS[: 1 if side == "encoder" else 2]:
-        for their_name, name in _PROJECTIONS:
-            prefix = f"{theirs}.{their_part}.{their_name}_proj"
-            _linear(names, weights, prefix, f"{ours}.{part}.{name}", d_model, d_model)
-        norm = f"{theirs}.{their_part}_layer_norm"
-        _norm(names, weights, norm, f"{ours}.{part}_residual.norm", d_model)
-    _linear(names, weights, f"{theirs}.fc1", f"{ours}.feed_forward.expand", d_ff, d_model)
-    _linear(names, weights, f"{theirs}.fc2", f"{ours}.feed_forward.contract", d_model, d_ff)
-    norm = f"{theirs}.final_layer_norm"
-    _norm(names, weights, norm, f"{ours}.feed_forward_residual.norm", d_model)
-
-
-def _linear(
-    names: Names, weights: dict[str, Array], theirs: str, ours: str, rows: int, columns: int
-) -> None:
-    weights[f"{ours}.weight"] = names.take(f"{theirs}.weight", rows, columns)
-    weights[f"{ours}.bias"] = names.take(f"{theirs}.bias", rows)
-
-
-def _norm(names: Names, weights: dict[str, Array], theirs: str, ours: str, size: int) -> None:
-    for part in ("weight", "bias"):
-        weights[f"{ours}.{part}"] = names.take(f"{theirs}.{part}", size)
+    for part, their_part, _ in parts_of(side):
+        theirs, ours = f"model.{side}.layers.{layer}.{their_part}", f"{side}.{layer}.{part}"
+        shape = shape_of(part, d_model, d_ff)
+        weights[f"{ours}.weight"] = names.take(f"{theirs}.weight", *shape)
+        weights[f"{ours}.bias"] = names.take(f"{theirs}.bias", shape[0])
 
 
 def _vocabularies(
@@ -311,11 +293,6 @@ def _first(ids: object) -> object:
     return ids[0] if isinstance(ids, list) and len(ids) == 1 else ids
 
 
-def _tokenizer_options(folder: Path) -> dict[str, Any]:
-    path = folder / "tokenizer_config.json"
-    return read_object(path) if path.is_file() else {}
-
-
 def _languages(options: dict[str, Any]) -> LanguagePair | None:
     codes = [options.get("source_lang"), options.get("target_lang")]
     if all(isinstance(code, str) and 2 <= len(code) <= 3 and code.isalpha() for code in codes):
@@ -329,11 +306,9 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
     if isinstance(search.get("max_new_tokens"), int):
         longest = search["max_new_tokens"] + 1
     positions = config.get("max_position_embeddings", _LONGEST)
-    most = (
-        min(n for n in (longest, positions) if isinstance(n, int))
-        if isinstance(longest, int)
-        else _LONGEST
-    )
+    most = _LONGEST
+    if isinstance(longest, int):
+        most = min(longest, positions) if isinstance(positions, int) else longest
     # The length counts the start token and EOS, which every translation ends with.
     model.decoding = {"max_len_factor": 0.0, "max_len_extra": min(max(most - 2, 1), 10_000)}
     model.max_length = max(1, positions - 1) if isinstance(positions, int) else _LONGEST - 1

@@ -33,13 +33,13 @@ from seq2seq_cli.extras.convert.foreign import (
     unzipping,
 )
 from seq2seq_cli.extras.export.marian import marian_base
+from seq2seq_cli.extras.export.weights import marian_names, parts_of, shape_of
 from seq2seq_cli.files import MEBIBYTE, read_bounded, reading
 
 _SPECIAL = "special:model.yml"
 _EPSILON = 1e-9  # of LayerNorm: src/graph/expression_operators.cpp
 # Marian's gelu is x · sigmoid(1.702 x).
 _ACTIVATIONS = {"relu": ("relu", 1.0), "swish": ("silu", 1.0), "gelu": ("silu", 1.702)}
-_PROJECTIONS = (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output"))
 
 
 def detect(folder: Path) -> bool:
@@ -58,19 +58,15 @@ def read(folder: Path) -> ForeignModel:
     _check(options, path)
     names = Names(tensors, path)
     weights, model = _weights(names, options, path)
-    src_size = len(weights.get("src_embedding.weight", weights["tgt_embedding.weight"]))
-    sizes = src_size, len(weights["tgt_embedding.weight"])
+    tgt_weight = weights["tgt_embedding.weight"]
+    sizes = len(weights.get("src_embedding.weight", tgt_weight)), len(tgt_weight)
     paths = vocabulary_paths(folder, decoder)
     src = _vocabulary(paths[0], sizes[0])
-    is_one = paths[0] == paths[1] or read_bounded(paths[0], 64 * MEBIBYTE) == read_bounded(
-        paths[1], 64 * MEBIBYTE
-    )
+    contents = [read_bounded(each, 64 * MEBIBYTE) for each in paths]
+    is_one = contents[0] == contents[1]
     tgt = src if is_one else _vocabulary(paths[1], sizes[1])
-    spm = (
-        [paths[0], paths[1]]
-        if paths[0].suffix == ".spm"
-        else [folder / "source.spm", folder / "target.spm"]
-    )
+    is_spm = paths[0].suffix == ".spm"
+    spm = paths if is_spm else (folder / "source.spm", folder / "target.spm")
     found = ForeignModel(
         weights=weights,
         model=model,
@@ -204,7 +200,8 @@ def _weights(
         for layer in range(layers[side]):
             _layer(names, weights, side, layer, is_pre_norm, d_model)
         if is_pre_norm:
-            _norm(names, weights, f"{side}_top_ln", "", f"{side}_norm", d_model)
+            top = f"{side}_top_ln"
+            _norm(names, weights, f"{top}_scale", f"{top}_bias", f"{side}_norm", d_model)
     inner = {len(w) for n, w in weights.items() if n.endswith(".feed_forward.expand.weight")}
     if len(inner) != 1:
         raise refuse(path, "feed-forward networks of different sizes", "a run has one size")
@@ -261,42 +258,28 @@ def _output(names: Names, weights: dict[str, Array], d_model: int) -> None:
 def _layer(
     names: Names, weights: dict[str, Array], side: str, layer: int, is_pre_norm: bool, d_model: int
 ) -> None:
-    theirs, ours = f"{side}_l{layer + 1}", f"{side}.{layer}"
-    suffix = "_pre" if is_pre_norm else ""
-    parts = (("self", "self_attention"), ("context", "cross_attention"))
-    for their_part, part in parts[: 1 if side == "encoder" else 2]:
-        for letter, name in _PROJECTIONS:
-            scope = f"{theirs}_{their_part}"
-            _linear(names, weights, scope, letter, f"{ours}.{part}.{name}", (d_model, d_model))
-        residual = f"{ours}.{part}_residual.norm"
-        _norm(names, weights, f"{theirs}_{their_part}_Wo_ln", suffix, residual, d_model)
-    ffn, feed_forward = f"{theirs}_ffn", f"{ours}.feed_forward"
-    _linear(names, weights, ffn, "1", f"{feed_forward}.expand", (d_model, None))
-    d_ff = len(weights[f"{feed_forward}.expand.weight"])
-    _linear(names, weights, ffn, "2", f"{feed_forward}.contract", (d_ff, d_model))
-    _norm(names, weights, f"{ffn}_ffn_ln", suffix, f"{ours}.feed_forward_residual.norm", d_model)
-
-
-def _linear(
-    names: Names,
-    weights: dict[str, Array],
-    scope: str,
-    letter: str,
-    ours: str,
-    shape: tuple[int, int | None],
-) -> None:
-    """Take a layer, whose matrix Marian stores with inputs as rows; a missing bias is zero."""
-    weight = np.ascontiguousarray(names.take(f"{scope}_W{letter}", *shape).T)
-    bias = names.take_optional(f"{scope}_b{letter}", 1, len(weight))
-    weights[f"{ours}.weight"] = weight
-    weights[f"{ours}.bias"] = np.zeros(len(weight), np.float32) if bias is None else bias[0]
+    """Take a layer, whose matrices Marian stores with inputs as rows; a missing bias is zero."""
+    d_ff: int | None = None
+    for part, _, their_part in parts_of(side):
+        ours, theirs = f"{side}.{layer}.{part}", f"{side}_l{layer + 1}_{their_part}"
+        weight, bias = marian_names(theirs, is_pre_norm=is_pre_norm)
+        if part.endswith("norm"):
+            _norm(names, weights, weight, bias, ours, d_model)
+            continue
+        shape = reversed(shape_of(part, d_model, d_ff))
+        matrix = np.ascontiguousarray(names.take(weight, *shape).T)
+        given = names.take_optional(bias, 1, len(matrix))
+        weights[f"{ours}.weight"] = matrix
+        weights[f"{ours}.bias"] = np.zeros(len(matrix), np.float32) if given is None else given[0]
+        if part == "feed_forward.expand":
+            d_ff = len(matrix)
 
 
 def _norm(
-    names: Names, weights: dict[str, Array], theirs: str, suffix: str, ours: str, size: int
+    names: Names, weights: dict[str, Array], scale: str, bias: str, ours: str, size: int
 ) -> None:
-    for their_part, part in (("scale", "weight"), ("bias", "bias")):
-        weights[f"{ours}.{part}"] = names.take(f"{theirs}_{their_part}{suffix}", 1, size)[0]
+    weights[f"{ours}.weight"] = names.take(scale, 1, size)[0]
+    weights[f"{ours}.bias"] = names.take(bias, 1, size)[0]
 
 
 def _vocabulary(path: Path, size: int) -> Vocabulary:

@@ -3,7 +3,6 @@
 V vocabulary, D d_model.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,16 +13,11 @@ from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.decoding.engines.native_model import parameter_shapes
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.convert.foreign import Array, ForeignModel, Vocabulary
+from seq2seq_cli.extras.export.weights import permuted
 from seq2seq_cli.files import write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SPECIAL_PIECES, SpmVocabTokenizer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, Tokenizers, save_tokenizers
-
-# Parameters whose rows, or else columns, are dimensions of the vectors between layers.
-_ROWS = re.compile(r".*\.(?:output|contract)\.(?:weight|bias)|.*norm\.(?:weight|bias)")
-_COLUMNS = re.compile(
-    r".*\.(?:query|key|value|expand)\.weight|.*embedding\.weight|projection\.weight"
-)
 
 
 class Order(NamedTuple):
@@ -151,12 +145,7 @@ def _ordered(model: ForeignModel, orders: Orders) -> dict[str, Array]:
         weights["projection.bias"] = ordered
     if model.has_halves:
         size = weights["tgt_embedding.weight"].shape[1]
-        halves = np.arange(size).reshape(2, -1).T.reshape(-1)  # 0, D/2, 1, D/2 + 1, ...
-        for name, weight in weights.items():
-            if _ROWS.fullmatch(name):
-                weights[name] = weight[halves]
-            elif _COLUMNS.fullmatch(name):
-                weights[name] = weight[:, halves]
+        weights = permuted(weights, np.arange(size).reshape(2, -1).T.reshape(-1))  # 0, D/2, 1, ...
     return weights
 
 

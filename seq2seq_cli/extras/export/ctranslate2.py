@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.extras.export.format import (
-    SIZES_AND_DROPOUT,
+    COMMON_OPTIONS,
     Format,
     Source,
     is_imported,
@@ -79,15 +79,11 @@ class CTranslate2(Format):
     library = "ctranslate2"
     max_positions = 4_096  # size of the table of positional encodings
     model_options: ClassVar = {
-        **SIZES_AND_DROPOUT,
-        **dict.fromkeys(("attention_bias", "tie_embeddings", "embedding_scale", "output_bias")),
-        **dict.fromkeys(("position_base", "position_offset", "norm_epsilon", "source_eos")),
+        **COMMON_OPTIONS,
+        **dict.fromkeys(("embedding_scale", "position_offset", "source_eos")),
         "feature_positions": (True,),
-        "norm": ("pre", "post"),
         "activation": ("relu", "gelu", "silu"),
-        "attention_scale": ("sqrt", "none", "temperature"),
         "positions": ("sinusoidal", "rotary"),
-        "rotary_cross_attention": (False,),
     }
     search_options: ClassVar = {
         "beam_size": "beam_size",
@@ -176,7 +172,6 @@ def greedy(
 
 
 def source_vocabulary(folder: Path) -> list[str]:
-    """Return a model's source pieces."""
     shared, separate = folder / "shared_vocabulary.json", folder / "source_vocabulary.json"
     return read_json(shared if shared.exists() else separate)
 

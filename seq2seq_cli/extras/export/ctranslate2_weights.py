@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2
 from seq2seq_cli.extras.export.format import is_imported
-from seq2seq_cli.extras.export.vocabularies import Rows, all_rows, ctranslate2_rows, names_of
+from seq2seq_cli.extras.export.vocabularies import ctranslate2_rows, names_of
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizers
@@ -51,7 +51,8 @@ def write_weights(
     )
     _fill_side(spec.encoder, model.encoder, model.encoder_norm, model)
     _fill_side(spec.decoder, model.decoder, model.decoder_norm, model)
-    rows = _rows(model, tokenizers)
+    has_start = bool(model.tgt_embedding.weight[BOS_ID].any())
+    rows = ctranslate2_rows(tokenizers, has_start=has_start)
     src_rows, tgt_rows = map(list, rows)
     spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight[src_rows])
     spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight[tgt_rows])
@@ -61,11 +62,9 @@ def write_weights(
     projection, output = spec.decoder.projection, model.projection
     projection.weight = _array(output.weight[tgt_rows])
     if never or output.bias is not None:
-        bias = (
-            np.zeros(len(tokenizers.tgt), np.float32)
-            if output.bias is None
-            else _array(output.bias)
-        )
+        bias = np.zeros(len(tokenizers.tgt), np.float32)
+        if output.bias is not None:
+            bias = _array(output.bias)
         bias[list(never)] = _IMPOSSIBLE
         projection.bias = bias[tgt_rows]
     pieces = names_of(tokenizers.tgt, rows.tgt)
@@ -82,15 +81,6 @@ def write_weights(
     spec.optimize()
     folder.mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
-
-
-def _rows(model: Transformer, tokenizers: Tokenizers) -> Rows:
-    """Return the rows to write: all, or as imported models have them, if the vocabulary was."""
-    if is_imported(tokenizers):
-        return ctranslate2_rows(
-            tokenizers, has_start=bool(model.tgt_embedding.weight[BOS_ID].any())
-        )
-    return all_rows(tokenizers)
 
 
 def _fill_side(side: Any, layers: nn.ModuleList, norm: nn.Module, model: Transformer) -> None:

@@ -27,10 +27,16 @@ if TYPE_CHECKING:
 # Options that do not change what a translation is, and the options that `length_limits` uses.
 _NOT_SEARCH = ("precision", "engine", "tokens_per_batch", "n_best", "seed", "sampling", "tag")
 _LENGTHS = ("max_len_factor", "max_len_extra", "min_len_factor", "min_len_extra")
-# Options of section `model` that every format supports with all values.
-SIZES_AND_DROPOUT: Mapping[str, None] = dict.fromkeys(
-    ("d_model", "heads", "layers", "d_ff", "dropout", "attention_dropout", "activation_dropout")
-)
+# Options of section `model` that every format supports, with their values; None: all values, but
+# `limits` may look at them.
+COMMON_OPTIONS: Mapping[str, Collection[object] | None] = {
+    **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "dropout", "attention_dropout")),
+    **dict.fromkeys(("activation_dropout", "attention_bias", "output_bias", "tie_embeddings")),
+    **dict.fromkeys(("norm_epsilon", "position_base")),
+    "norm": ("pre", "post"),
+    "attention_scale": ("sqrt", "none", "temperature"),
+    "rotary_cross_attention": (False,),
+}
 
 
 class Source(NamedTuple):

@@ -8,13 +8,15 @@ from seq2seq_cli import plugins
 from seq2seq_cli.config.languages import languages_of
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.extras.export.format import (
-    SIZES_AND_DROPOUT,
+    COMMON_OPTIONS,
     Format,
     Source,
     has_imported_kind,
     is_imported,
     length_limits,
 )
+from seq2seq_cli.extras.export.vocabularies import Rows, huggingface_rows
+from seq2seq_cli.extras.export.weights import huggingface_weights
 from seq2seq_cli.files import write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import (
@@ -28,7 +30,6 @@ from seq2seq_cli.tokenizers.tokenizer import (
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
-    from seq2seq_cli.extras.export.vocabularies import Rows
 
 _USAGE = """```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -82,17 +83,11 @@ class HuggingFace(Format):
     needs_sentencepiece = True
     max_positions = 1_024  # size of the table of positional encodings
     model_options: ClassVar = {
-        **SIZES_AND_DROPOUT,
-        **dict.fromkeys(("attention_bias", "embedding_scale", "output_bias")),
-        **dict.fromkeys(("position_base", "position_offset")),
-        # `limits` looks at these.
-        **dict.fromkeys(("tie_embeddings", "norm_epsilon")),
+        **COMMON_OPTIONS,
+        **dict.fromkeys(("embedding_scale", "position_offset")),
         "feature_positions": (True,),
-        "norm": ("pre", "post"),
         "activation": ("relu", "gelu", "silu"),
-        "attention_scale": ("sqrt", "none", "temperature"),
         "positions": ("sinusoidal",),
-        "rotary_cross_attention": (False,),
         "source_eos": (True,),
     }
     search_options: ClassVar = {
@@ -156,14 +151,10 @@ class HuggingFace(Format):
             fast_tokenizer,
             write_marian_tokenizer,
         )
-        from seq2seq_cli.extras.export.huggingface_weights import weights
         from seq2seq_cli.model.weights import save_tensors
 
-        config, tokenizers, rows = (
-            translator.config,
-            translator.tokenizers,
-            _rows(translator.tokenizers),
-        )
+        config, tokenizers = translator.config, translator.tokenizers
+        rows = huggingface_rows(tokenizers)
         fast = (
             None if is_imported(tokenizers) else fast_tokenizer(tokenizers.src, self.max_positions)
         )
@@ -181,7 +172,7 @@ class HuggingFace(Format):
         if options.sampling:
             search = {"top_k": 0, "do_sample": True} | search  # from all tokens
         write_json(folder / "generation_config.json", search)
-        tensors = weights(translator.model, rows, self.max_positions)
+        tensors = huggingface_weights(translator.model, rows, self.max_positions)
         save_tensors(tensors, folder / "model.safetensors")
         if fast is None:
             write_marian_tokenizer(tokenizers, rows, folder, self.max_positions, _codes(config))
@@ -193,7 +184,7 @@ class HuggingFace(Format):
         self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
     ) -> list[list[int]]:
         """Return the ids here of what transformers makes of lines, without EOS."""
-        tokenizer, rows = _auto_tokenizer(folder), _rows(tokenizers)
+        tokenizer, rows = _auto_tokenizer(folder), huggingface_rows(tokenizers)
         return [[rows.src[i] for i in tokenizer(line)["input_ids"][:-1]] for line in lines]
 
     def translate(
@@ -207,7 +198,7 @@ class HuggingFace(Format):
         # It reports tied and computed weights as missing.
         logging.set_verbosity_error()
         logging.disable_progress_bar()
-        tokenizer, rows = _auto_tokenizer(folder), _rows(tokenizers)
+        tokenizer, rows = _auto_tokenizer(folder), huggingface_rows(tokenizers)
         theirs = {row: number for number, row in enumerate(rows.src)}
         special = _special_tokens(rows)
         model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
@@ -232,15 +223,7 @@ def _auto_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder)
 
 
-def _rows(tokenizers: Tokenizers) -> "Rows":
-    from seq2seq_cli.extras.export.vocabularies import all_rows, huggingface_rows
-
-    if is_imported(tokenizers):
-        return huggingface_rows(tokenizers)
-    return all_rows(tokenizers)
-
-
-def _special_tokens(rows: "Rows") -> dict[str, int]:
+def _special_tokens(rows: Rows) -> dict[str, int]:
     """Return the ids of special tokens there; imported models have one for PAD and BOS."""
     start, tgt = rows.tgt.index(BOS_ID), list(rows.tgt)
     pad = tgt.index(PAD_ID) if PAD_ID in tgt else start
@@ -252,7 +235,7 @@ def _special_tokens(rows: "Rows") -> dict[str, int]:
     }
 
 
-def _search(special: Mapping[str, int], rows: "Rows") -> dict[str, Any]:
+def _search(special: Mapping[str, int], rows: Rows) -> dict[str, Any]:
     """Return what generation needs: EOS at the maximum length, and tokens never to output."""
     never = [special["pad_token_id"], rows.tgt.index(UNK_ID), special["bos_token_id"]]
     return {
@@ -267,7 +250,7 @@ def _codes(config: Config) -> dict[str, str]:
     return {} if languages is None else {"source_lang": languages.src, "target_lang": languages.tgt}
 
 
-def _config(config: ModelConfig, rows: "Rows", *, is_one: bool) -> dict[str, Any]:
+def _config(config: ModelConfig, rows: Rows, *, is_one: bool) -> dict[str, Any]:
     is_marian = config.norm == "post"
     layer = {"attention_heads": config.heads, "ffn_dim": config.d_ff, "layerdrop": 0.0}
     sides = {

@@ -4,6 +4,7 @@ Marian itself is not needed: what is written is compared through CTranslate2's c
 reads it with other positions and another epsilon (`compared_model`).
 """
 
+import io
 import json
 import math
 import tempfile
@@ -13,9 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.loader import yaml_text
-from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2
-from seq2seq_cli.extras.export.format import SIZES_AND_DROPOUT, Format, Source, has_imported_kind
+from seq2seq_cli.extras.export.format import COMMON_OPTIONS, Format, Source, has_imported_kind
+from seq2seq_cli.extras.export.vocabularies import (
+    Rows,
+    marian_rows,
+    names_of,
+    split_ids,
+    write_spm,
+)
+from seq2seq_cli.extras.export.weights import marian_weights
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, Tokenizers
 
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
     from seq2seq_cli.model.transformer import Transformer
 
 MODEL = "model.npz"
+_ACTIVATIONS = {"relu": "relu", "silu": "swish"}
 _EPSILON = 1e-5  # of CTranslate2's norms; Marian has 1e-9
 
 _USAGE = """```bash
@@ -45,16 +55,12 @@ class Marian(Format):
     is_for_imported = True
     max_positions = 2_048  # that CTranslate2's converter writes
     model_options: ClassVar = {
-        **SIZES_AND_DROPOUT,
-        **dict.fromkeys(("attention_bias", "tie_embeddings", "output_bias", "feature_positions")),
-        **dict.fromkeys(("norm_epsilon", "position_base")),  # `limits` looks at these
+        **COMMON_OPTIONS,
+        "feature_positions": None,
         "embedding_scale": (True,),
-        "norm": ("pre", "post"),
         "activation": ("relu", "silu"),  # its gelu is x · sigmoid(1.702 x)
-        "attention_scale": ("sqrt", "none", "temperature"),
         "positions": ("sinusoidal",),
         "position_offset": (0,),
-        "rotary_cross_attention": (False,),
         "source_eos": (True,),
     }
     search_options: ClassVar = {"beam_size": "beam-size", "length_penalty": "normalize"}
@@ -87,13 +93,10 @@ class Marian(Format):
     def write(self, translator: "Translator", folder: Path) -> None:
         """Write weights, decoder.yml, SentencePiece models and one or two vocabularies."""
         plugins.require("ctranslate2", "export", f"--format {self.name}")  # to compare
-        from seq2seq_cli.extras.export.marian_weights import npz
-        from seq2seq_cli.extras.export.vocabularies import marian_rows, names_of, write_spm
-
         tokenizers, decoding = translator.tokenizers, translator.config.decoding
         rows, names = marian_rows(tokenizers), vocabulary_names(tokenizers)
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / MODEL, npz(translator.model, rows))
+        write_atomic(folder / MODEL, _npz(translator.model, rows))
         for name, tokenizer, ids in zip(names, tokenizers, rows, strict=True):
             lines = (f"{_quoted(p)}: {n}\n" for n, p in enumerate(names_of(tokenizer, ids)))
             write_atomic(folder / name, "".join(lines).encode())
@@ -115,8 +118,6 @@ class Marian(Format):
     ) -> list[list[int]]:
         """Return the ids here of what source.spm and vocab.yml make of lines."""
         from ctranslate2.converters.marian import load_vocab
-
-        from seq2seq_cli.extras.export.vocabularies import marian_rows, split_ids
 
         (src_rows, _), vocabulary = marian_rows(tokenizers), vocabulary_names(tokenizers)[0]
         found = split_ids(folder, load_vocab(str(folder / vocabulary)), lines)
@@ -145,6 +146,56 @@ class Marian(Format):
             converter = MarianConverter(str(folder / MODEL), vocabularies)
             converter.convert(converted, force=True)
             return CTranslate2().translate(Path(converted), sources, tokenizers)
+
+
+def _npz(model: "Transformer", rows: Rows) -> bytes:
+    """Return the content of model.npz, uncompressed, with its options as special:model.yml."""
+    import numpy as np
+
+    named = marian_weights(model, rows).items()
+    arrays: dict[str, Any] = {
+        name: tensor.float().contiguous().cpu().numpy() for name, tensor in named
+    }
+    described = _options(model.config, rows, is_one="Wemb" in arrays)
+    text = "".join(f"{name}: {yaml_text(value)}\n" for name, value in described.items())
+    arrays["special:model.yml"] = np.frombuffer(text.encode() + b"\0", np.int8)
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+def _options(config: ModelConfig, rows: Rows, *, is_one: bool) -> dict[str, Any]:
+    """Return Marian's own options of the model."""
+    is_pre_norm = config.norm == "pre"
+    return {
+        "type": "transformer",
+        "dim-vocabs": [len(rows.src), len(rows.tgt)],
+        "dim-emb": config.d_model,
+        "enc-depth": config.layers.encoder,
+        "dec-depth": config.layers.decoder,
+        "transformer-heads": config.heads,
+        "transformer-no-projection": False,
+        "transformer-dim-ffn": config.d_ff,
+        "transformer-ffn-depth": 2,
+        "transformer-ffn-activation": _ACTIVATIONS[config.activation],
+        "transformer-dropout": config.dropout,
+        "transformer-dropout-attention": config.attention_dropout,
+        "transformer-dropout-ffn": config.activation_dropout,
+        "transformer-decoder-autoreg": "self-attention",
+        "transformer-preprocess": "n" if is_pre_norm else "",
+        "transformer-postprocess": "da" if is_pre_norm else "dan",
+        "transformer-postprocess-emb": "d",
+        "transformer-postprocess-top": "n" if is_pre_norm else "",
+        "transformer-train-position-embeddings": False,
+        "transformer-guided-alignment-layer": "last",
+        "tied-embeddings": config.tie_embeddings and not is_one,
+        "tied-embeddings-src": False,
+        "tied-embeddings-all": is_one,
+        "skip": False,
+        "lemma-dim-emb": 0,
+        "ulr": False,
+        "input-types": [],
+    }
 
 
 def marian_base(d_model: int) -> float:

@@ -36,21 +36,28 @@ def marian_rows(tokenizers: Tokenizers) -> Rows:
 def huggingface_rows(tokenizers: Tokenizers) -> Rows:
     """Return Marian's order, and after it the row that is both PAD and the start of the decoder.
 
-    Both sides have it at the same id: after the last entry of the smaller vocabulary.
+    Both sides have it at the same id: after the last entry of the smaller vocabulary. Vocabularies
+    that were learned here have the order here.
     """
+    if not is_imported(tokenizers):
+        return _all_rows(tokenizers)
     marian = marian_rows(tokenizers)
     pad = min(map(len, marian))
     return Rows(*([*ids[:pad], BOS_ID, *ids[pad:]] for ids in marian))
 
 
 def ctranslate2_rows(tokenizers: Tokenizers, *, has_start: bool) -> Rows:
-    """Return the order here, without PAD, and without a start token if that is a zero vector."""
+    """Return the order here; of imported models without PAD, and a start token only if it has one.
+
+    Without one, CTranslate2 starts from a zero vector.
+    """
+    if not is_imported(tokenizers):
+        return _all_rows(tokenizers)
     first = [UNK_ID, *([BOS_ID] if has_start else []), EOS_ID]
     return Rows(*([*first, *learned_ids(tokenizer)] for tokenizer in tokenizers))
 
 
-def all_rows(tokenizers: Tokenizers) -> Rows:
-    """Return the order here, for vocabularies that were learned here."""
+def _all_rows(tokenizers: Tokenizers) -> Rows:
     return Rows(*(range(len(tokenizer)) for tokenizer in tokenizers))
 
 
