@@ -55,6 +55,12 @@ _FLAGS = (
     "scale_outputs",
     "rms_norm",
 )
+# Variables that do not affect translations: of any part, and of the whole model.
+_IGNORED = (
+    *("alignment_heads", "alignment_layer", "embeddings_merge", "num_heads_kv"),
+    "layer_norm_use_residual",
+)
+_IGNORED_OF_MODEL = ("spec_revision", "with_relative_position")
 _SENTENCEPIECE = (
     ("source.spm", "target.spm"),
     ("source.model", "target.model"),
@@ -97,10 +103,8 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
     config = read_object(given) if given.is_file() else _old_config(file)
     reader = _Reader(file, path, config)
     weights, model, positions = reader.read()
-    sizes = (
-        len(weights.get("src_embedding.weight", weights["tgt_embedding.weight"])),
-        len(weights["tgt_embedding.weight"]),
-    )
+    tgt_weight = weights["tgt_embedding.weight"]
+    sizes = len(weights.get("src_embedding.weight", tgt_weight)), len(tgt_weight)
     src_pieces, tgt_pieces = pieces_in(folder, sizes)
     is_zero = reader.starts_from_zero
     special = {name: str(config.get(name) or default) for name, default in _TOKENS.items()}
@@ -332,9 +336,7 @@ class _Reader:
             "activation": activation,
             "factor": factor,
             "norm": "pre" if found["pre_norm"] else "post",
-            "norm_epsilon": float(epsilon)
-            if isinstance(epsilon, float) and 0 < epsilon < 1
-            else 1e-5,
+            "norm_epsilon": epsilon if isinstance(epsilon, float) and 0 < epsilon < 1 else 1e-5,
         }
 
     def _embeddings(self, options: dict[str, Any]) -> dict[str, Array]:
@@ -342,28 +344,20 @@ class _Reader:
         from seq2seq_cli.model.weights import IMPOSSIBLE
 
         names = self.names.tensors
-        src_name = (
-            "encoder/embeddings_0"
-            if "encoder/embeddings_0/weight" in names
-            else "encoder/embeddings"
-        )
+        is_numbered = "encoder/embeddings_0/weight" in names
+        src_name = "encoder/embeddings_0" if is_numbered else "encoder/embeddings"
         if "encoder/embeddings_1/weight" in names:
             raise refuse(self.path, "source features", "their embeddings have no option here")
-        ids = {
-            n: id(names.get(f"{n}/weight"))
-            for n in (src_name, "decoder/embeddings", "decoder/projection")
-        }
+        is_one = names.get(f"{src_name}/weight") is names.get("decoder/embeddings/weight")
         tgt = self.matrix("decoder/embeddings/weight", None, None)
         d_model = options["d_model"] = tgt.shape[1]
         src = self.matrix(f"{src_name}/weight", None, d_model)
         output = self.matrix("decoder/projection/weight", len(tgt), d_model)
         bias = self.names.take_optional("decoder/projection/bias", len(tgt))
-        scales = [
-            self._scale(side, name, d_model)
-            for side, name in (("encoder", src_name), ("decoder", "decoder/embeddings"))
-        ]
+        scales = [self._scale("encoder", src_name, d_model)]
+        scales.append(self._scale("decoder", "decoder/embeddings", d_model))
         is_tied = np.array_equal(tgt, output)
-        is_shared = ids[src_name] == ids["decoder/embeddings"] or np.array_equal(src, tgt)
+        is_shared = is_one or np.array_equal(src, tgt)
         root = math.sqrt(d_model)
         options["embedding_scale"] = scales == [root, root]
         if not options["embedding_scale"] and scales != [1.0, 1.0]:
@@ -433,43 +427,31 @@ class _Reader:
         self, weights: dict[str, Array], side: str, layer: int, d_model: int, heads: int
     ) -> None:
         theirs, ours = f"{side}/layer_{layer}", f"{side}.{layer}"
-        parts = [
+        parts = (
             ("self_attention", "self_attention", _SELF),
             ("attention", "cross_attention", _CROSS),
-        ]
-        if side == "encoder":
-            del parts[1]
-        for their_part, part, linears in parts:
+        )
+        for their_part, part, linears in parts[: 1 if side == "encoder" else 2]:
+            prefix = f"{theirs}/{their_part}"
             for index, fused in linears:
-                self._linear(
-                    weights,
-                    f"{theirs}/{their_part}/linear_{index}",
-                    [f"{ours}.{part}.{n}" for n in fused],
-                    d_model,
-                    d_model,
-                )
-            self._norm(
-                weights,
-                f"{theirs}/{their_part}/layer_norm",
-                f"{ours}.{part}_residual.norm",
-                d_model,
-            )
-            scale = self.scalar(f"{theirs}/{their_part}/queries_scale", 0)
+                names = [f"{ours}.{part}.{n}" for n in fused]
+                self._linear(weights, f"{prefix}/linear_{index}", names, d_model, d_model)
+            norm = f"{ours}.{part}_residual.norm"
+            self._norm(weights, f"{prefix}/layer_norm", norm, d_model)
+            scale = self.scalar(f"{prefix}/queries_scale", 0)
             if scale:  # in place of 1 / sqrt(K)
                 factor = np.float32(scale * math.sqrt(d_model // heads))
                 for name in (f"{ours}.{part}.query.weight", f"{ours}.{part}.query.bias"):
                     if name in weights:
                         weights[name] = weights[name] * factor
-        feed_forward = f"{ours}.feed_forward"
-        self._linear(weights, f"{theirs}/ffn/linear_0", [f"{feed_forward}.expand"], None, d_model)
-        d_ff = len(weights[f"{feed_forward}.expand.weight"])
-        self._linear(weights, f"{theirs}/ffn/linear_1", [f"{feed_forward}.contract"], d_model, d_ff)
-        for part in ("expand", "contract"):
-            rows = len(weights[f"{feed_forward}.{part}.weight"])
-            weights.setdefault(f"{feed_forward}.{part}.bias", np.zeros(rows, np.float32))
-        self._norm(
-            weights, f"{theirs}/ffn/layer_norm", f"{ours}.feed_forward_residual.norm", d_model
-        )
+        expand, contract = f"{ours}.feed_forward.expand", f"{ours}.feed_forward.contract"
+        self._linear(weights, f"{theirs}/ffn/linear_0", [expand], None, d_model)
+        d_ff = len(weights[f"{expand}.weight"])
+        self._linear(weights, f"{theirs}/ffn/linear_1", [contract], d_model, d_ff)
+        for name, rows in ((expand, d_ff), (contract, d_model)):
+            weights.setdefault(f"{name}.bias", np.zeros(rows, np.float32))
+        norm = f"{ours}.feed_forward_residual.norm"
+        self._norm(weights, f"{theirs}/ffn/layer_norm", norm, d_model)
 
     def _linear(
         self,
@@ -496,32 +478,19 @@ class _Reader:
         weights[f"{ours}.bias"] = self.names.take(f"{theirs}/beta", size)
 
     def _refuse_leftovers(self) -> None:
-        """Refuse variables that no part of a run's model has; some do not affect translations."""
-        ignored = (
-            "alignment_heads",
-            "alignment_layer",
-            "embeddings_merge",
-            "num_heads_kv",
-            "layer_norm_use_residual",
-        )
+        """Refuse variables that no part of a run's model has, unless they have no effect."""
         reasons = {
             "relative": "relative positions",
             "layernorm_embedding": "an embedding norm",
             "noact": "gated feed-forward layers",
         }
         for name, value in self.names.tensors.items():
-            is_off = value.ndim == 0 and not value and name.rsplit("/", 1)[-1] in _FLAGS
-            if (
-                is_off
-                or name.rsplit("/", 1)[-1] in ignored
-                or name in ("spec_revision", "with_relative_position")
-            ):
-                continue
-            what = next(
-                (text for part, text in reasons.items() if part in name),
-                f"the weights {short(name)}",
-            )
-            raise refuse(self.path, what, "no layer here has them")
+            last = name.rpartition("/")[2]
+            is_off = value.ndim == 0 and not value and last in _FLAGS
+            if not (is_off or last in _IGNORED or name in _IGNORED_OF_MODEL):
+                known = (text for part, text in reasons.items() if part in name)
+                what = next(known, f"the weights {short(name)}")
+                raise refuse(self.path, what, "no layer here has them")
 
 
 def pieces_in(folder: Path, sizes: tuple[int, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -572,7 +541,6 @@ def _vocabulary(
 
 
 def _sentencepiece(folder: Path) -> tuple[bytes, bytes]:
-    """Return the SentencePiece models of a folder."""
     for names in _SENTENCEPIECE:
         if all((folder / name).is_file() for name in names):
             src, tgt = (read_sentencepiece(folder / name) for name in names)
