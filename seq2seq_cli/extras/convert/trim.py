@@ -136,14 +136,8 @@ def _config(config: Config, tokenizers: Tokenizers) -> Config:
         "reuse": None,
         "split_digits": False,
     }
-    return config.model_copy(
-        update={
-            "preset": "none",
-            "data": config.data.model_copy(update=data),
-            "tokenizer": config.tokenizer.model_copy(update=tokenizer),
-            "training": TrainingConfig(),
-        }
-    )
+    config = config.updated(data=data, tokenizer=tokenizer)
+    return config.model_copy(update={"preset": "none", "training": TrainingConfig()})
 
 
 def _report(

@@ -152,9 +152,7 @@ def verify_marian(
             return f"not compared, as CTranslate2's converter refuses it ({short(str(error))})"
         original = Translator.load(run, "cpu", ["decoding.precision=fp32"])
         dialect = {"position_base": 10_000.0, "norm_epsilon": 1e-5}
-        config = original.config.model_copy(
-            update={"model": original.config.model.model_copy(update=dialect)}
-        )
+        config = original.config.updated(model=dialect)
         weights_path = RunFolder(run).weights()
         backend = load_backend(weights_path, config, original.tokenizers, "cpu", "fp32")
         translator = Translator(backend, original.tokenizers, config)

@@ -26,7 +26,7 @@ from seq2seq_cli.extras.distill.student import Shape, write_config
 from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.corpus import Pair, hash_of_files, readable_pairs
+from seq2seq_cli.text.corpus import hash_of_files, readable_pairs
 from seq2seq_cli.text.io import line_writer
 from seq2seq_cli.text.leakage import source_hash
 from seq2seq_cli.tokenizers.tokenizer import load_tokenizers
@@ -227,11 +227,7 @@ def student_config(
         data, decoding = task.config.data, task.config.decoding
         update = {"train": (*translated, *data.train), "valid": data.valid or valid.corpora}
         tag = {"tag": decoding.tag or teacher.decoding.tag}  # which the translated pairs have
-        sections = {
-            "data": data.model_copy(update=update),
-            "decoding": decoding.model_copy(update=tag),
-        }
-        return task.config.model_copy(update=sections)
+        return task.config.updated(data=update, decoding=tag)
     real = task.real.corpora if task.real is not None else ()
     return write_config(
         student_yaml(task), translated, real, valid, teacher, task.shape, task.overrides
@@ -280,11 +276,9 @@ def make_report(
     task: Task, teacher: Config, valid: ParallelText, source: Facts, translations: Facts
 ) -> Facts:
     """Compare teacher and student on the held-out text."""
-    tagged = valid.with_tag(teacher.decoding.tag)
-    pairs: list[Pair] = [pair for _, pair in readable_pairs(tagged, "skip")]
     jobs = {
         "teacher": _searching(task.teacher),
         "student": Job((task.output,), task.teacher.device),
     }
-    scoring = Scoring.of_run(teacher)
-    return student_report.make_report(source, translations, jobs, valid.name, pairs, scoring)
+    tagged, scoring = valid.with_tag(teacher.decoding.tag), Scoring.of_run(teacher)
+    return student_report.make_report(source, translations, jobs, tagged, scoring)

@@ -102,12 +102,8 @@ def turned_around(config: Config) -> Config:
     }
     sampling = config.training.subword_sampling
     sampling = sampling.model_copy(update={"src": sampling.tgt, "tgt": sampling.src})
-    updates: dict[str, dict[str, Any]] = {
-        "data": {"direction": direction},
-        "tokenizer": tokenizer,
-        "training": {"subword_sampling": sampling},
-    }
-    return config.updated(**updates)
+    training = {"subword_sampling": sampling}
+    return config.updated(data={"direction": direction}, tokenizer=tokenizer, training=training)
 
 
 def train_teachers(teachers: Mapping[str, Config], folder: Path, mixed: RunFolder) -> None:

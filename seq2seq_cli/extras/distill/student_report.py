@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seq2seq_cli.commands.compare import System, compare_systems
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.decoding.translator import input_of
 from seq2seq_cli.extras.distill.stages import Facts
 from seq2seq_cli.metrics.metrics import Scoring
-from seq2seq_cli.text.corpus import Pair
+from seq2seq_cli.text.corpus import Pair, readable_pairs
 
 _WARM_UP = 10  # lines
 
@@ -51,11 +52,11 @@ def make_report(
     source: Facts,
     translations: Facts,
     jobs: dict[str, Job],
-    held_out: str,
-    pairs: Sequence[Pair],
+    held_out: ParallelText,
     scoring: Scoring,
 ) -> Facts:
     """Return the output of `distill`, as text and as JSON; the first system is the teacher."""
+    pairs = [pair for _, pair in readable_pairs(held_out, "skip")]
     measured = [translated(name, job, pairs) for name, job in jobs.items()]
     comparison = compare_systems([one for one, _ in measured], pairs, scoring, "bootstrap")
     rows = [["", "sentences/s", "tokens/s", "MB"]]
@@ -66,12 +67,12 @@ def make_report(
         f"{'source':<16} {source['lines']:,}; dropped: {_counts(source['dropped'])}",
         f"{'translations':<16} {source['kept']:,}; dropped: {_counts(translations['dropped'])}",
         f"{'pairs':<16} {translations['pairs']:,}",
-        f"{'held-out text':<16} {held_out}",
+        f"{'held-out text':<16} {held_out.name}",
     ]
     report = {
         "source": source,
         "translations": {name: translations[name] for name in ("pairs", "dropped")},
-        "held_out": held_out,
+        "held_out": held_out.name,
         "systems": [dict(vars(size)) for _, size in measured],
         **comparison.report(),
     }

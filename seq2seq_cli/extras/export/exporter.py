@@ -98,8 +98,7 @@ def _with_languages(config: Config, langs: str | None) -> Config:
     src, tgt = languages_from_option(langs)
     if config.data.direction == "reverse":
         src, tgt = tgt, src
-    data = config.data.model_copy(update={"languages": Languages(src=src, tgt=tgt)})
-    return config.model_copy(update={"data": data})
+    return config.updated(data={"languages": Languages(src=src, tgt=tgt)})
 
 
 def _compare(target: Format, translator: Translator, run_dir: Path, folder: Path) -> str:

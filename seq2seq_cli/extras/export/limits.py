@@ -27,9 +27,7 @@ def unsupported(name: str, config: "Config", tokenizers: "Tokenizers | None" = N
         from seq2seq_cli.config.tokenizer import Kinds
 
         kinds = Kinds(src=tokenizers.src.kind, tgt=tokenizers.tgt.kind)
-        actual = {"shared": tokenizers.is_shared, "kind": kinds}
-        tokenizer = config.tokenizer.model_copy(update=actual)
-        config = config.model_copy(update={"tokenizer": tokenizer})
+        config = config.updated(tokenizer={"shared": tokenizers.is_shared, "kind": kinds})
     return format_named(name).limits(config)
 
 

@@ -17,16 +17,11 @@ _ABSOLUTE = re.compile(r"(?<![\w.~-])(?:[a-z][a-z0-9+]*:/)?~?(?:/[^\s/,;\"'\[\]{
 
 def portable_config(config: Config) -> Config:
     """Return the config with names of files in place of absolute paths; relative paths stay."""
-    data, tokenizer = config.data, config.tokenizer
+    data, reuse = config.data, config.tokenizer.reuse
     corpora = {"train": _portable(data.train), "valid": _portable(data.valid or ()) or None}
     corpora["general"] = _portable(data.general or ()) or None
-    reuse = None if tokenizer.reuse is None else Path(_portable_path(tokenizer.reuse))
-    return config.model_copy(
-        update={
-            "data": data.model_copy(update=corpora),
-            "tokenizer": tokenizer.model_copy(update={"reuse": reuse}),
-        }
-    )
+    reuse = None if reuse is None else Path(_portable_path(reuse))
+    return config.updated(data=corpora, tokenizer={"reuse": reuse})
 
 
 def portable_record(value: Any, config: Config) -> Any:
