@@ -198,7 +198,6 @@ class _Sorter:
 
 
 def _hashes_of_sources(text: ParallelText | None) -> SeenHashes:
-    """Return hashes of the sources of a held-out text."""
     seen = SeenHashes()
     if text is not None:
         for batch in batches_of(readable_pairs(text, "skip")):

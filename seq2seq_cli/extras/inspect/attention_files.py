@@ -25,6 +25,7 @@ from seq2seq_cli.extras.plot.figures import check_output_paths, figure_bytes, is
 
 _NORM_AXES = ("layer", "head", "memory")
 _HEAD_AXES = ("layer", "head")
+_RANK_AXES = ("token", "alternative")
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
     there, the decoder's tokens are its input, and the layers are batches of one sentence.
     """
     predictions = study.predictions
-    alternatives = [prediction.alternatives for prediction in predictions]
+    ranked = [prediction.alternatives for prediction in predictions]
     alignment = np.array(study.alignment, dtype=np.int64).reshape(-1, 2)
     arrays: dict[str, tuple[Any, Sequence[str]]] = {
         "run": (study.run, ()),
@@ -154,14 +155,8 @@ def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
         "predicted_tokens": (study.target.tokens, ("token",)),
         "probability": ([prediction.probability for prediction in predictions], ("token",)),
         "prediction_entropy": ([prediction.entropy for prediction in predictions], ("token",)),
-        "alternatives": (
-            [[token for token, _ in row] for row in alternatives],
-            ("token", "alternative"),
-        ),
-        "alternative_probability": (
-            [[share for _, share in row] for row in alternatives],
-            ("token", "alternative"),
-        ),
+        "alternatives": ([[token for token, _ in row] for row in ranked], _RANK_AXES),
+        "alternative_probability": ([[share for _, share in row] for row in ranked], _RANK_AXES),
         "alignment": (alignment, ("link", "side")),
     }
     for side, sentence in (("source", study.source), ("target", study.target)):

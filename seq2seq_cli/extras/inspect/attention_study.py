@@ -98,7 +98,6 @@ class AttentionStudy:
     head_statistics: Mapping[Kind, HeadStatistics] | None = None  # by kind
 
     def maps(self, kind: Kind) -> AttentionMaps:
-        """Return the maps of a kind of attention."""
         return {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}[kind]
 
     @property

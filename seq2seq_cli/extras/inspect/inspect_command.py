@@ -85,7 +85,7 @@ def inspect_run(
     embedding = network.src_embedding
     if side == "target":
         embedding, tokenizer = network.tgt_embedding, translator.tokenizers.tgt
-    parts: dict[str, Any] = {}  # with as_text() and report()
+    parts: dict[str, Any] = {}  # with as_text(), and report() for JSON
     if tensors:
         parts["tensors"] = tabulate_parameters(network)
     if split is not None:

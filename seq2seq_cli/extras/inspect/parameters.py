@@ -108,7 +108,6 @@ class Parameters:
         return self.num_embeddings + stacks + self.projection
 
     def report(self) -> dict[str, Any]:
-        """Return the numbers for JSON."""
         return {
             "total": self.total,
             "embeddings": self.num_embeddings,
@@ -181,15 +180,12 @@ class ParameterTable:
     ties: dict[str, str]
 
     def report(self) -> dict[str, Any]:
-        """Return the table for JSON."""
         return {"tensors": [asdict(s) for s in self.summaries], "tied": self.ties}
 
     def as_text(self) -> str:
-        """Return a line for each parameter, and one for each tied name."""
         return table(self.summaries, [(name, f"is {first}") for name, first in self.ties.items()])
 
 
 def tabulate_parameters(model: nn.Module) -> ParameterTable:
-    """Summarize every parameter of a model."""
     named = (NamedTensor(printable(n), "", p) for n, p in model.named_parameters())
     return ParameterTable(tuple(map(summarize, named)), tied_names(model))

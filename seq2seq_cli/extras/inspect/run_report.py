@@ -42,7 +42,6 @@ class ModelReport:
     vocabularies: dict[str, Vocabulary]  # source and target, or both
 
     def report(self) -> dict[str, Any]:
-        """Return the report for JSON."""
         source, target = self.lengths
         flops = self.flops and {
             **asdict(self.flops),
@@ -137,7 +136,6 @@ class RunReport:
     model: ModelReport
 
     def report(self) -> dict[str, Any]:
-        """Return the report for JSON."""
         return {
             "folder": self.folder,
             "weights": self.which,

@@ -36,7 +36,6 @@ class Trace:
     tensors: tuple[NamedTensor, ...]
 
     def report(self) -> dict[str, Any]:
-        """Return the trace for JSON."""
         tensors = [asdict(summarize(tensor)) for tensor in self.tensors]
         return {"source": self.source, "target": self.target, "tensors": tensors}
 

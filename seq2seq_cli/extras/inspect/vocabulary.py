@@ -117,7 +117,6 @@ class Split:
     tokens: list[SplitToken]
 
     def report(self) -> dict[str, Any]:
-        """Return the split for JSON."""
         return asdict(self) | {"tokens": [token._asdict() for token in self.tokens]}
 
     def as_text(self) -> str:
@@ -166,7 +165,6 @@ class Neighbors:
     nearest: list[Neighbor]
 
     def report(self) -> dict[str, Any]:
-        """Return the neighbors for JSON."""
         return asdict(self) | {"nearest": [neighbor._asdict() for neighbor in self.nearest]}
 
     def as_text(self) -> str:

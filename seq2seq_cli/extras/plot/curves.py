@@ -21,16 +21,12 @@ XAxis = Literal["updates", "time", "tokens"]
 LOSSES = ("train/loss", "valid/loss")
 _RENAMED = {f"valid/{old}": f"valid/{new}" for old, new in RENAMED_METRICS.items()}
 LR = "train/lr"
-# What the x axis adds up or reads from the training points, and one unit of it.
-_LOGGED: dict[XAxis, tuple[str, float]] = {
-    "updates": ("step", 1.0),
-    "time": ("train/seconds", 3_600.0),  # since the start, so far
-    "tokens": ("train/tokens", 1.0),  # since the point before
-}
-_X_LABELS: dict[XAxis, str] = {
-    "updates": "updates",
-    "time": "hours of training, validations included",
-    "tokens": "target tokens trained on",
+# What the x axis adds up or reads from the training points, one unit of it, and its label.
+_AXES: dict[XAxis, tuple[str, float, str]] = {
+    "updates": ("step", 1.0, "updates"),
+    # Since the start, so far, and since the point before.
+    "time": ("train/seconds", 3_600.0, "hours of training, validations included"),
+    "tokens": ("train/tokens", 1.0, "target tokens trained on"),
 }
 _WIDTH, _PANEL_HEIGHT, _LEGEND_HEIGHT = 8.0, 2.6, 0.3  # inches
 _NAMES_PER_ROW = 3
@@ -61,7 +57,7 @@ def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
     points = [point for point in points if "step" in point]
     if not points:
         raise UserError(f"{run_dir} has logged nothing yet")
-    name, unit = _LOGGED[x]
+    name, unit, _ = _AXES[x]
     steps = [point["step"] for point in points if name in point]
     places = [point[name] / unit for point in points if name in point]
     if not steps:
@@ -134,7 +130,7 @@ def draw_runs(runs: Sequence[RunCurves], score: str, x: XAxis) -> "Figure":
     for axes in panels.values():
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    panels[LR].set_xlabel(_X_LABELS[x])
+    panels[LR].set_xlabel(_AXES[x][2])
     figure.align_ylabels()
     fonts, replaced = fonts_for("".join(run.name for run in runs))
     handles += [Line2D([], [], color=GRAY, **kind) for kind in (training, validation)]

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from seq2seq_cli.config.loader import flatten, yaml_text, yaml_value
 from seq2seq_cli.config.metrics import METRICS
@@ -23,31 +22,24 @@ _INSIDE = 0.381966  # of a range: a point that is no whole number, whatever the 
 Check = Callable[[str], object]  # raises UserError if the config does not take `section.key=value`
 
 
-class Default(NamedTuple):
-    """What is searched of an option unless the user says something else."""
-
-    values: str
-    reason: str
-
-
+# What is searched of an option unless the user says something else, and why.
 DEFAULTS = {
-    "tokenizer.vocab_size": Default(
-        "x0.5..x2", "little text has few examples of each piece, much text needs more pieces"
+    "tokenizer.vocab_size": (
+        "x0.5..x2",
+        "little text has few examples of each piece, much text needs more pieces",
     ),
-    "model.layers.encoder": Default("x1..x2", "a deep encoder makes up for a shallow decoder"),
-    "model.layers.decoder": Default("x0.5..x1", "the decoder takes most of the time to translate"),
-    "model.dropout": Default("0..0.4", "less text needs more dropout"),
-    "model.attention_dropout": Default("0..0.2", "additional dropout on attention weights"),
-    "model.activation_dropout": Default("0..0.2", "additional dropout in feed-forward layers"),
-    "training.tokens_per_batch": Default("x0.5..x2", "the best learning rate depends on it"),
-    "training.lr": Default(
-        "x0.25..x4", "matters most; depends on optimizer, batch size and run length"
-    ),
-    "training.warmup_steps": Default("x0.5..x2", "high rates need a longer warm-up"),
-    "training.weight_decay": Default("0.0,0.01,0.1", "0, or several orders of magnitude"),
-    "training.label_smoothing": Default("0..0.2", "most papers use 0.1"),
-    "training.ema_decay": Default("null,0.99,0.999", "long averages suit long runs"),
-    "training.subword_sampling": Default("null,0.1,0.2", "more variety for little text"),
+    "model.layers.encoder": ("x1..x2", "a deep encoder makes up for a shallow decoder"),
+    "model.layers.decoder": ("x0.5..x1", "the decoder takes most of the time to translate"),
+    "model.dropout": ("0..0.4", "less text needs more dropout"),
+    "model.attention_dropout": ("0..0.2", "additional dropout on attention weights"),
+    "model.activation_dropout": ("0..0.2", "additional dropout in feed-forward layers"),
+    "training.tokens_per_batch": ("x0.5..x2", "the best learning rate depends on it"),
+    "training.lr": ("x0.25..x4", "matters most; depends on optimizer, batch size and run length"),
+    "training.warmup_steps": ("x0.5..x2", "high rates need a longer warm-up"),
+    "training.weight_decay": ("0.0,0.01,0.1", "0, or several orders of magnitude"),
+    "training.label_smoothing": ("0..0.2", "most papers use 0.1"),
+    "training.ema_decay": ("null,0.99,0.999", "long averages suit long runs"),
+    "training.subword_sampling": ("null,0.1,0.2", "more variety for little text"),
 }
 
 
@@ -117,7 +109,7 @@ def parse(given: str, config: Config, check: Check) -> Option:
     name, equals, text = (part.strip() for part in given.partition("="))
     shown = f"--search {short(given)}"
     if not equals and name in DEFAULTS:
-        text = DEFAULTS[name].values
+        text, _ = DEFAULTS[name]
     if "." not in name or not text:
         raise UserError(f"{shown}: write it as section.key=LOW..HIGH or section.key=A,B,C")
     if name.startswith(_OF_SCORES):
