@@ -65,9 +65,6 @@ def require(package: str, extra: str, what: str) -> None:
         raise UserError(f"{what} needs the package {package}: pip install {pip_arguments(extra)}")
 
 
-def implementation(package: str, name: str) -> Any:
-    """Return a class or function that a table of the config names as `module.name`.
-
-    `package` is the package that has the module, such as `metrics`.
-    """
-    return pkgutil.resolve_name(f"seq2seq_cli.{package}.{name}")
+def implementation(name: str) -> Any:
+    """Return a class or function that a table of the config names as `package.module.name`."""
+    return pkgutil.resolve_name(f"seq2seq_cli.{name}")

@@ -93,13 +93,13 @@ LengthPenalty = Literal["power", "gnmt"]
 
 
 class TokenizerFacts(NamedTuple):
-    """What is known of a kind of tokenizer; `tokenizer` names its class in `tokenizers/`.
+    """What is known of a kind of tokenizer; `tokenizer` names its class.
 
     A kind of subwords has bytes, so that no character of any script is lost. Other vocabularies
     are closed: anything unseen in training becomes <unk>.
     """
 
-    tokenizer: str  # as `module.name`
+    tokenizer: str  # as `package.module.name`
     units: Literal["words", "characters", "symbols"] = "words"  # that its tokens or texts are of
     has_subwords: bool = False
 
@@ -108,13 +108,13 @@ class TokenizerFacts(NamedTuple):
         return self.tokenizer == _SENTENCEPIECE
 
 
-_SENTENCEPIECE = "sentencepiece_tokenizer.SentencePieceTokenizer"
+_SENTENCEPIECE = "tokenizers.sentencepiece_tokenizer.SentencePieceTokenizer"
 TOKENIZER_KINDS: dict[TokenizerKind, TokenizerFacts] = {
     "word": TokenizerFacts(_SENTENCEPIECE, "symbols"),
     "char": TokenizerFacts(_SENTENCEPIECE, "characters"),
     "bpe": TokenizerFacts(_SENTENCEPIECE, has_subwords=True),
     "unigram": TokenizerFacts(_SENTENCEPIECE, has_subwords=True),
-    "spm_vocab": TokenizerFacts("spm_vocab_tokenizer.SpmVocabTokenizer"),  # of imported models
+    "spm_vocab": TokenizerFacts("extras.convert.spm_vocab_tokenizer.SpmVocabTokenizer"),
 }
 
 # Whether a run may be resumed with another value of an option: free; ask: only with

@@ -165,7 +165,7 @@ def make_metric(name: Metric, scoring: Scoring) -> Any:
     """Return a new metric of sacreBLEU's kind."""
     scorer = METRICS[name].scorer
     assert scorer is not None, "a metric of text"
-    return implementation("metrics", scorer)(scoring.tokenize, scoring.lowercase)
+    return implementation(f"metrics.{scorer}")(scoring.tokenize, scoring.lowercase)
 
 
 def word_splitter(tokenize: BleuTokenize, lowercase: bool = False) -> Callable[[str], list[str]]:

@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import sentencepiece
@@ -78,7 +78,7 @@ class SentencePieceTokenizer(Tokenizer):
     def with_normalization(self, rule: Normalization, symbols: Sequence[str]) -> Tokenizer:
         if rule == "identity":
             return self
-        model, normalizer = _parsed(self.model), _parsed(_normalizer_model(rule, symbols))
+        model, normalizer = parsed(self.model), parsed(_normalizer_model(rule, symbols))
         normalizer.normalizer_spec.ClearField("normalization_rule_tsv")  # a temporary path
         model.normalizer_spec.CopyFrom(normalizer.normalizer_spec)
         return SentencePieceTokenizer(model.SerializeToString(), shared_with=self)
@@ -100,7 +100,7 @@ class SentencePieceTokenizer(Tokenizer):
     def learned_pieces(self) -> dict[str, LearnedPiece]:
         return {
             entry.piece: LearnedPiece(number, entry.score)
-            for number, entry in enumerate(_parsed(self.model).pieces)
+            for number, entry in enumerate(parsed(self.model).pieces)
             if entry.type == entry.NORMAL
         }
 
@@ -166,27 +166,14 @@ def without_first_space(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def kind_of(model: bytes) -> TokenizerKind:
-    spec = _parsed(model).trainer_spec
+    spec = parsed(model).trainer_spec
     name = spec.ModelType.Name(spec.model_type)
     return next(kind for kind in TOKENIZER_KINDS if kind.upper() == name)
 
 
-def restricted(model: bytes, pieces: Collection[str]) -> bytes:
-    """Return a model of subwords that splits text into these pieces, characters and bytes alone.
-
-    The other pieces are marked as unused, as SentencePiece's `SetVocabulary` does: BPE splits them
-    again into what they were merged from, and unigram takes the best of the splits that are left.
-    """
-    proto, kept = _parsed(model), {*pieces}
-    for entry in proto.pieces:
-        if entry.type == entry.NORMAL and len(entry.piece) > 1 and entry.piece not in kept:
-            entry.type = entry.UNUSED
-    return proto.SerializeToString()
-
-
 def user_defined_in(model: bytes) -> list[str]:
     """Return the symbols that a model never splits."""
-    entries = _parsed(model).pieces
+    entries = parsed(model).pieces
     return [entry.piece for entry in entries if entry.type == entry.USER_DEFINED]
 
 
@@ -211,7 +198,7 @@ def spans(
     return found
 
 
-def _parsed(model: bytes) -> Any:
+def parsed(model: bytes) -> Any:
     """Return a model as SentencePiece's protocol buffer."""
     from sentencepiece import sentencepiece_model_pb2
 

@@ -80,7 +80,7 @@ class Tokenizer(ABC):
             if found is None:
                 raise UserError(f"this is a tokenizer of an unknown kind: {short(name)}")
             kind = found
-        return implementation("tokenizers", TOKENIZER_KINDS[kind].tokenizer)(model, shared_with)
+        return implementation(TOKENIZER_KINDS[kind].tokenizer)(model, shared_with)
 
     @staticmethod
     def load(path: Path, shared_with: "Tokenizer | None" = None) -> "Tokenizer":
@@ -263,7 +263,7 @@ class Tokenizer(ABC):
 
 
 def _class_of(kind: TokenizerKind) -> type[Tokenizer]:
-    return implementation("tokenizers", TOKENIZER_KINDS[kind].tokenizer)
+    return implementation(TOKENIZER_KINDS[kind].tokenizer)
 
 
 class Tokenizers(NamedTuple):

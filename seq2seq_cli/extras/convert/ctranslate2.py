@@ -34,9 +34,9 @@ from seq2seq_cli.extras.convert.foreign import (
     refuse,
     tags_of,
 )
+from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SPECIAL_PIECES
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
-from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SPECIAL_PIECES
 
 _VERSIONS = range(3, 7)
 _TYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")

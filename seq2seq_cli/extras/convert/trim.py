@@ -15,12 +15,12 @@ from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.data.tokenization import chunks_of
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SpmVocabTokenizer, restricted
 from seq2seq_cli.files import is_missing_or_empty, new_folder, write_atomic, write_json
 from seq2seq_cli.model.weights import save_tensors, unique_parameters
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
-from seq2seq_cli.tokenizers.sentencepiece_tokenizer import kind_of, restricted
-from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SpmVocabTokenizer
+from seq2seq_cli.tokenizers.sentencepiece_tokenizer import kind_of
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, Tokenizers, save_tokenizers
 from seq2seq_cli.training.checkpoints.manifest import read_manifest, write_manifest
 

@@ -13,10 +13,10 @@ from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.decoding.engines.native_model import parameter_shapes
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.convert.foreign import Array, ForeignModel, Vocabulary
+from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SPECIAL_PIECES, SpmVocabTokenizer
 from seq2seq_cli.extras.export.weights import permuted
 from seq2seq_cli.files import write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SPECIAL_PIECES, SpmVocabTokenizer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, Tokenizers, save_tokenizers
 
 

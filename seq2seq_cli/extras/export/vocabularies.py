@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from seq2seq_cli.extras.export.format import is_imported
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.quoting import normalize_spaces
-from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SpmVocabTokenizer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, Tokenizers
 
 SOURCE_SPM, TARGET_SPM = "source.spm", "target.spm"
@@ -71,8 +70,8 @@ def spm_of(tokenizers: Tokenizers) -> tuple[bytes, bytes]:
     """Return the SentencePiece models of both sides; they quote what is quoted here."""
     from seq2seq_cli.extras.export.sentencepiece_rules import with_quoting
 
-    def model(tokenizer: Tokenizer) -> bytes:
-        assert isinstance(tokenizer, SpmVocabTokenizer)
+    def model(tokenizer: Any) -> bytes:
+        assert tokenizer.kind == "spm_vocab"
         return with_quoting(tokenizer.spm) if tokenizer.is_quoted else tokenizer.spm
 
     return model(tokenizers.src), model(tokenizers.tgt)

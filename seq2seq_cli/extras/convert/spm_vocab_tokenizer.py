@@ -6,7 +6,7 @@ the SentencePiece model that splits the text.
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -18,7 +18,7 @@ from seq2seq_cli.text import quoting
 from seq2seq_cli.tokenizers.sentencepiece_tokenizer import (
     encoded,
     open_model,
-    restricted,
+    parsed,
     user_defined_in,
     without_first_space,
 )
@@ -191,3 +191,16 @@ class SpmVocabTokenizer(Tokenizer):
         found = spans_of(self._processor, prepared, [(p, p in self._byte_pieces) for p in pieces])
         spans = [(start + offsets[begin], start + offsets[end]) for begin, end in found]
         return text, [(0, len(tag)), *spans] if tag else spans
+
+
+def restricted(model: bytes, pieces: Collection[str]) -> bytes:
+    """Return a model of subwords that splits text into these pieces, characters and bytes alone.
+
+    The other pieces are marked as unused, as SentencePiece's `SetVocabulary` does: BPE splits them
+    again into what they were merged from, and unigram takes the best of the splits that are left.
+    """
+    proto, kept = parsed(model), {*pieces}
+    for entry in proto.pieces:
+        if entry.type == entry.NORMAL and len(entry.piece) > 1 and entry.piece not in kept:
+            entry.type = entry.UNUSED
+    return proto.SerializeToString()

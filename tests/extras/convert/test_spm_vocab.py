@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SPECIAL_PIECES, SpmVocabTokenizer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.quoting import normalize_spaces
-from seq2seq_cli.tokenizers.spm_vocab_tokenizer import SPECIAL_PIECES, SpmVocabTokenizer
 from seq2seq_cli.tokenizers.tokenizer import (
     EOS_ID,
     KIND_MARK,
