@@ -1,21 +1,18 @@
-"""A model's parameters: counting, freezing, and safetensors files with their scores."""
+"""Files of weights in the safetensors format, with their scores."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, Metric
-from seq2seq_cli.config.types import ModelPart
-from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.errors import DamagedFileError
 from seq2seq_cli.files import reading, write_atomic
-from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID
 from seq2seq_cli.weight_file import (
     FACTS,
     LONGEST_HEADER,
@@ -26,76 +23,7 @@ from seq2seq_cli.weight_file import (
     read_weight_file,
 )
 
-IMPOSSIBLE = -100.0  # the bias of a row that a model lacks: e^-100 is no probability in fp32
-
 Weights = Mapping[str, Tensor]  # by the names of the parameters; tied ones once
-
-
-def count_parameters(model: Transformer) -> dict[str, int]:
-    """Count the parameters of each part; a tied matrix counts where it occurs first."""
-    seen: set[int] = set()
-    counts = dict.fromkeys(get_args(ModelPart), 0)
-    for part in counts:
-        for parameter in _part(model, part).parameters():
-            if id(parameter) not in seen:
-                counts[part] += parameter.numel()
-                seen.add(id(parameter))
-    return counts
-
-
-def freeze(model: Transformer, parts: Sequence[ModelPart]) -> None:
-    """Freeze parts of the model, and with them the parts that they are tied to."""
-    for part in parts:
-        _part(model, part).requires_grad_(False)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError("training.freeze leaves no parameters to train")
-
-
-def keep_missing_rows(model: Transformer) -> None:
-    """Keep what stands for tokens that an imported model lacks: zero rows, and impossible biases.
-
-    A zero embedding of BOS is how Marian starts a translation. The softmax would move these rows,
-    also through a tied projection, as PyTorch's `padding_idx` holds back look-ups only.
-    """
-    if model.projection.bias is None:
-        return
-    ids = torch.tensor([PAD_ID, BOS_ID])
-
-    def keep_zeros(matrix_VD: Tensor) -> None:
-        assert matrix_VD.grad is not None
-        is_zero = (matrix_VD.detach()[ids] == 0).all(1)
-        matrix_VD.grad[ids.to(is_zero.device)[is_zero]] = 0
-
-    def keep_impossible(bias_V: Tensor) -> None:
-        assert bias_V.grad is not None
-        bias_V.grad[bias_V.detach() == IMPOSSIBLE] = 0
-
-    matrices = (model.src_embedding.weight, model.tgt_embedding.weight, model.projection.weight)
-    for matrix in {id(weight): weight for weight in matrices if weight.requires_grad}.values():
-        matrix.register_post_accumulate_grad_hook(keep_zeros)  # type: ignore[no-untyped-call]
-    if model.projection.bias.requires_grad:
-        bias = model.projection.bias
-        bias.register_post_accumulate_grad_hook(keep_impossible)  # type: ignore[no-untyped-call]
-
-
-def _part(model: Transformer, name: ModelPart) -> nn.Module:
-    parts: dict[ModelPart, list[nn.Module]] = {
-        "embeddings": [model.src_embedding, model.tgt_embedding],
-        "encoder": [model.encoder, model.encoder_norm],
-        "decoder": [model.decoder, model.decoder_norm],
-        "projection": [model.projection],
-    }
-    return nn.ModuleList(parts[name])
-
-
-def is_matrix_of_layer(name: str, parameter: Tensor) -> bool:
-    """Return True for the matrices of encoder and decoder: all but embeddings and projection."""
-    return parameter.dim() > 1 and name.startswith(("encoder.", "decoder."))
-
-
-def unique_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """Return every parameter once; tied ones under their first name."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def save_tensors(

@@ -17,8 +17,8 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.metrics.metrics import share_with_4_grams
 from seq2seq_cli.model.device import check_compiler, choose_device
+from seq2seq_cli.model.parameters import freeze
 from seq2seq_cli.model.transformer import Transformer, build_model
-from seq2seq_cli.model.weights import freeze, keep_missing_rows
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.subword_sampling import make_samplers
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
@@ -77,12 +77,13 @@ def make_model(config: Config, tokenizers: Tokenizers) -> Transformer:
     """Build the model to train."""
     model = build_model(config.model, tokenizers)
     freeze(model, config.training.freeze)
-    if config.model.output_bias and config.training.shard == "full":
-        raise UserError(
-            "training.shard: full cannot keep the rows of tokens that an imported model lacks "
-            "(model.output_bias): leave it at none"
-        )
-    keep_missing_rows(model)
+    if config.model.output_bias:  # as imported models have
+        if config.training.shard == "full":
+            raise UserError(
+                "training.shard: full cannot keep the rows of tokens that an imported model lacks "
+                "(model.output_bias): leave it at none"
+            )
+        plugins.load("convert", "missing_rows").keep_missing_rows(model)
     model.checkpoints_activations = config.training.activation_checkpointing
     return model
 

@@ -25,16 +25,10 @@ from seq2seq_cli.model.attention import (
 from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.packing import Packed, Padded
+from seq2seq_cli.model.parameters import count_parameters, unique_parameters
 from seq2seq_cli.model.positions import sinusoidal_positions, source_positions
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import (
-    count_parameters,
-    load_weights,
-    read_facts,
-    read_tensors,
-    save_tensors,
-    unique_parameters,
-)
+from seq2seq_cli.model.weights import load_weights, read_facts, read_tensors, save_tensors
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 
 PAD = 0

@@ -28,9 +28,10 @@ from seq2seq_cli.decoding.search import native_search
 from seq2seq_cli.decoding.search.scoring import score_given
 from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.parameters import unique_parameters
 from seq2seq_cli.model.positions import rotations
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import save_tensors, unique_parameters
+from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.native import library as native
 from seq2seq_cli.weight_file import read_arrays
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.model.weights import is_matrix_of_layer
+from seq2seq_cli.model.parameters import is_matrix_of_layer
 from seq2seq_cli.training.optimizers.muon import orthogonalize
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer, trained_weights
 from seq2seq_cli.training.optimizers.schedules import SCHEDULES, Plan, set_lr

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from seq2seq_cli.decoding.engines.capabilities import MODULES, Capabilities
 from seq2seq_cli.decoding.engines.native_model import OPTIONS, NativeModel
 from seq2seq_cli.model.layers import without_eos
+from seq2seq_cli.model.parameters import unique_parameters
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import unique_parameters
 from seq2seq_cli.native import library as native
 from seq2seq_cli.native.library import Precision
 

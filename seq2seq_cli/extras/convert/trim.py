@@ -17,7 +17,8 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SpmVocabTokenizer, restricted
 from seq2seq_cli.files import is_missing_or_empty, new_folder, write_atomic, write_json
-from seq2seq_cli.model.weights import save_tensors, unique_parameters
+from seq2seq_cli.model.parameters import unique_parameters
+from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.tokenizers.sentencepiece_tokenizer import kind_of

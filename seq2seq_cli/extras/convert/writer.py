@@ -128,7 +128,7 @@ def _names(vocabulary: Vocabulary, order: Order) -> list[str]:
 
 def _ordered(model: ForeignModel, orders: Orders) -> dict[str, Array]:
     """Return all weights with our rows of vocabularies, and sines alternating with cosines."""
-    from seq2seq_cli.model.weights import IMPOSSIBLE
+    from seq2seq_cli.extras.convert.missing_rows import IMPOSSIBLE
 
     weights = dict(model.weights)
     bias = weights.pop("projection.bias")

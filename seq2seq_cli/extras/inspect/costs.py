@@ -12,8 +12,8 @@ from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.types import OptimizerName
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
+from seq2seq_cli.model.parameters import is_matrix_of_layer
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import is_matrix_of_layer
 
 TRAINING_FACTOR = 3  # the backward pass costs twice the forward pass (Kaplan et al. 2020, 2.1)
 _BYTES = 4  # of a number in fp32

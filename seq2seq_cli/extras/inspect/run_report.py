@@ -20,8 +20,9 @@ from seq2seq_cli.extras.inspect.costs import (
 )
 from seq2seq_cli.extras.inspect.parameters import Parameters, count_parts
 from seq2seq_cli.extras.inspect.vocabulary import Vocabulary, read_vocabularies
+from seq2seq_cli.model.parameters import freeze
 from seq2seq_cli.model.transformer import build_model
-from seq2seq_cli.model.weights import ModelScores, freeze, read_model_scores
+from seq2seq_cli.model.weights import ModelScores, read_model_scores
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 

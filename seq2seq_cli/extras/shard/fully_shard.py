@@ -26,8 +26,9 @@ from seq2seq_cli.extras.shard.optimizer_shards import (
     write_shards,
 )
 from seq2seq_cli.model.device import choose_device
+from seq2seq_cli.model.parameters import unique_parameters
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import Weights, unique_parameters
+from seq2seq_cli.model.weights import Weights
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.checkpoints.checkpoint import FULL, Saver, make_room, shards_part
 from seq2seq_cli.training.checkpoints.optimizer_state import optimizer_tensors

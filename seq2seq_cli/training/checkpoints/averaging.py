@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.model.weights import Weights, read_weights, unique_parameters
+from seq2seq_cli.model.parameters import unique_parameters
+from seq2seq_cli.model.weights import Weights, read_weights
 
 
 class Ema:

@@ -11,7 +11,7 @@ from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.console import counted
 from seq2seq_cli.data.cache import MEGABYTE, cache_folder, most_bytes, total_size
 from seq2seq_cli.evaluation import HeldOut
-from seq2seq_cli.model.weights import count_parameters
+from seq2seq_cli.model.parameters import count_parameters
 from seq2seq_cli.training.plan import limit_of_updates
 from seq2seq_cli.training.run import Run, TrainingData
 

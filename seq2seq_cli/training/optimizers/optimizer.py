@@ -10,7 +10,8 @@ from torch import nn
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.types import OptimizerName
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.weights import Weights, is_matrix_of_layer, unique_parameters
+from seq2seq_cli.model.parameters import is_matrix_of_layer, unique_parameters
+from seq2seq_cli.model.weights import Weights
 from seq2seq_cli.training.optimizers.muon import MUON_STATE, MuonWithAdamW
 from seq2seq_cli.training.optimizers.schedule_free import ScheduleFreeAdamW
 

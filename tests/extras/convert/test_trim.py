@@ -14,9 +14,11 @@ from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.extras.convert.missing_rows import IMPOSSIBLE
 from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SPECIAL_PIECES, SpmVocabTokenizer
+from seq2seq_cli.model.parameters import unique_parameters
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import IMPOSSIBLE, save_tensors, unique_parameters
+from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import (
     BOS_ID,

@@ -24,9 +24,9 @@ from seq2seq_cli.extras.inspect.parameters import (
     tabulate_parameters,
 )
 from seq2seq_cli.extras.inspect.trace import trace_tensors
+from seq2seq_cli.model.parameters import count_parameters
 from seq2seq_cli.model.positions import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import count_parameters
 from seq2seq_cli.tokenizers.tokenizer import PAD_ID
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
 

@@ -18,8 +18,8 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.shard.fully_shard import scatter, shard_loss
+from seq2seq_cli.model.parameters import unique_parameters
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import unique_parameters
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.parallel.launcher import launch

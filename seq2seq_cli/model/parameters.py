@@ -1,0 +1,50 @@
+"""The parameters of a model: their parts, counting and freezing them."""
+
+from collections.abc import Sequence
+from typing import get_args
+
+from torch import Tensor, nn
+
+from seq2seq_cli.config.types import ModelPart
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.transformer import Transformer
+
+
+def count_parameters(model: Transformer) -> dict[str, int]:
+    """Count the parameters of each part; a tied matrix counts where it occurs first."""
+    seen: set[int] = set()
+    counts = dict.fromkeys(get_args(ModelPart), 0)
+    for part in counts:
+        for parameter in _part(model, part).parameters():
+            if id(parameter) not in seen:
+                counts[part] += parameter.numel()
+                seen.add(id(parameter))
+    return counts
+
+
+def freeze(model: Transformer, parts: Sequence[ModelPart]) -> None:
+    """Freeze parts of the model, and with them the parts that they are tied to."""
+    for part in parts:
+        _part(model, part).requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError("training.freeze leaves no parameters to train")
+
+
+def _part(model: Transformer, name: ModelPart) -> nn.Module:
+    parts: dict[ModelPart, list[nn.Module]] = {
+        "embeddings": [model.src_embedding, model.tgt_embedding],
+        "encoder": [model.encoder, model.encoder_norm],
+        "decoder": [model.decoder, model.decoder_norm],
+        "projection": [model.projection],
+    }
+    return nn.ModuleList(parts[name])
+
+
+def is_matrix_of_layer(name: str, parameter: Tensor) -> bool:
+    """Return True for the matrices of encoder and decoder: all but embeddings and projection."""
+    return parameter.dim() > 1 and name.startswith(("encoder.", "decoder."))
+
+
+def unique_parameters(model: nn.Module) -> dict[str, Tensor]:
+    """Return every parameter once; tied ones under their first name."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
