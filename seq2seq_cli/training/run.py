@@ -20,13 +20,12 @@ from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.machine import available_memory
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import Weights
 from seq2seq_cli.text.corpus import CorpusCounts
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.optimizers.schedules import Plan
-from seq2seq_cli.training.parallel.strategy import SingleProcess
+from seq2seq_cli.training.parallel.strategy import GatheredModel, SingleProcess
 
 BatchShape = list[int]  # sentences and positions of the longer side (a list, as in JSON)
 
@@ -158,19 +157,9 @@ class Run:
         return self.loss.use_bf16
 
     @property
-    def evaluated_model(self) -> Transformer:
-        """The model that is given `evaluated_weights` and then validated."""
-        return self.parallel.gathered(self).model
-
-    @property
-    def trained_weights(self) -> Weights:
-        """The current weights, in the main process; they share memory with the run's."""
-        return self.parallel.gathered(self).trained
-
-    @property
-    def evaluated_weights(self) -> Weights:
-        """The weights that are validated and kept, an EMA for example; as `trained_weights`."""
-        return self.parallel.gathered(self).evaluated
+    def gathered(self) -> GatheredModel:
+        """The model that the main process evaluates, and its weights."""
+        return self.parallel.gathered(self)
 
     @property
     def updates_per_epoch(self) -> int:

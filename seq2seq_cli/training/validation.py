@@ -42,7 +42,7 @@ def validate(
     validation, state = run.config.validation, run.state
 
     def in_main() -> tuple[Scores, Scores | None, AttentionPlots | None]:
-        with with_weights(run.evaluated_model, run.evaluated_weights):
+        with with_weights(run.gathered.model, run.gathered.evaluated):
             scores, on_general = score_model(run)
             # The attention of a model whose loss is NaN or infinite says nothing.
             if not (validation.attention and math.isfinite(scores.loss)):
@@ -127,7 +127,7 @@ def evaluation_of(run: Run, held_out: HeldOut | None) -> Iterator[tuple[Translat
     assert held_out is not None, "the main process has read it"
     try:
         with run.parallel.all_threads():
-            model, tokenizers = run.evaluated_model, data.tokenizers
+            model, tokenizers = run.gathered.model, data.tokenizers
             yield Translator(model, tokenizers, run.config, statistics=data.statistics), held_out
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

@@ -51,9 +51,9 @@ def save_checkpoint(folder: RunFolder, run: Run) -> None:
         shutil.rmtree(part)
     part.mkdir(parents=True)
     try:
-        save_tensors(run.trained_weights, part / "weights.safetensors")
+        save_tensors(run.gathered.trained, part / "weights.safetensors")
         if run.ema is not None:
-            save_tensors(run.evaluated_weights, part / "ema.safetensors")
+            save_tensors(run.gathered.evaluated, part / "ema.safetensors")
         _write_state(part, run.state)
         run.parallel.save_optimizer(part, run)
     except BaseException:
@@ -258,7 +258,7 @@ class Saver:
         """Write a checkpoint; without validation text, the last model as the best one too."""
         run, step = self.run, self.run.state.step
         if run.config.data.valid is None:
-            self._waiting = {step: (run.evaluated_weights, {})}
+            self._waiting = {step: (run.gathered.evaluated, {})}
         try:
             self._write(lambda: save_checkpoint(self.folder, run))
         except OSError as error:
@@ -270,7 +270,7 @@ class Saver:
             )
             averaged = averaged_steps({*self._unsaved, step}, run.config.training)
             if step in averaged:
-                self._unsaved[step] = _copied(run.trained_weights)
+                self._unsaved[step] = _copied(run.gathered.trained)
             self._unsaved = {number: self._unsaved[number] for number in averaged}
         else:
             self._last = step
@@ -292,7 +292,7 @@ class Saver:
         best = {model.step for model in state.best_models}
         self._waiting = {step: kept for step, kept in self._waiting.items() if step in best}
         if is_kept:
-            self._waiting[state.step] = self.run.evaluated_weights, metrics
+            self._waiting[state.step] = self.run.gathered.evaluated, metrics
         if not self.is_saved:
             if is_end:
                 self.write_checkpoint(is_end=True)

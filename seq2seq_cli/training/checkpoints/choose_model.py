@@ -116,7 +116,7 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
     """
     if not awaits_choice(folder, run):
         return
-    config, step, model = run.config, run.state.step, run.evaluated_model
+    config, step, model = run.config, run.state.step, run.gathered.model
     candidates = find_candidates(folder, config, run.state)
     readable: list[Candidate] = []
     for candidate in candidates:
