@@ -21,7 +21,7 @@ from seq2seq_cli.data.batch_plan import Indices, bucket_by_length
 from seq2seq_cli.data.batches import IGNORE_INDEX, make_batch
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.decoding.engines.base import mean_of_probabilities
-from seq2seq_cli.decoding.lines.segmentation import Cuts
+from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.requests import NotFiniteError, not_finite
 from seq2seq_cli.decoding.translator import LONGEST_PAIR, Translator, check_features
 from seq2seq_cli.errors import UserError
@@ -95,7 +95,7 @@ class Scores:
     text: Mapping[Metric, TextScore] = field(default_factory=dict)
     translated: Translated = NO_TEXT
     num_normalized: int = 0  # references that tokenizer.normalization has changed
-    cuts: Cuts = field(default_factory=Cuts)
+    issues: Issues = field(default_factory=Issues)
 
     @property
     def hypotheses(self) -> Texts:
@@ -132,9 +132,9 @@ class Scores:
         if self.num_too_long:
             note = "lines that loss, perplexity and accuracy exclude"
             rows.append(f"{'too_long':<{names}} {self.num_too_long:>9,}  {note}")
-        if self.cuts.at_length_limit:
+        if self.issues.at_length_limit:
             note = "translations that ended at the length limit and may be incomplete"
-            rows.append(f"{'at_limit':<{names}} {self.cuts.at_length_limit:>9,}  {note}")
+            rows.append(f"{'at_limit':<{names}} {self.issues.at_length_limit:>9,}  {note}")
         if 0 < self.num_sources < self.num_lines:
             rows.append(f"{'sources':<{names}} {self.num_sources:,}, on {self.num_lines:,} lines")
         if self.num_normalized:
@@ -153,9 +153,9 @@ class Scores:
         if self.text:
             report["num_sources"] = self.num_sources
             report["num_normalized_references"] = self.num_normalized
-            report["num_cut_lines"] = self.cuts.lines
-            report["num_sentences_in_parts"] = self.cuts.long_sentences
-            report["num_at_length_limit"] = self.cuts.at_length_limit
+            report["num_cut_lines"] = self.issues.lines
+            report["num_sentences_in_parts"] = self.issues.long_sentences
+            report["num_at_length_limit"] = self.issues.at_length_limit
         for name, score in self.text.items():
             report |= score.report(name)
         return report | {f"{name}_signature": text for name, text in self._signatures().items()}
@@ -179,7 +179,7 @@ def evaluate_corpus(
     scores = evaluate(translator, held_out, decode=decode, scoring=scoring)
     if not math.isfinite(scores.loss):
         raise not_finite()
-    scores.cuts.report()
+    scores.issues.report()
     return scores
 
 
@@ -236,7 +236,7 @@ def evaluate(
     """
     scoring = scoring or Scoring.of_run(translator.config)
     models = translator.models
-    cuts: list[Cuts] = []
+    issues: list[Issues] = []
     pairs = held_out.pairs if decode else []
     groups = group_by_source(pairs, merge=scoring.merge_references)
     firsts = [pairs[group[0]] for group in groups]
@@ -245,7 +245,7 @@ def evaluate(
         model.eval()
     try:
         loss, correct, num_tokens = _score_references(translator, held_out)
-        hypotheses = translator.translate_pairs(firsts, cuts.append) if decode else []
+        hypotheses = translator.translate_pairs(firsts, issues.append) if decode else []
     except NotFiniteError:
         loss, hypotheses = math.nan, [""] * len(firsts)
     finally:
@@ -271,7 +271,7 @@ def evaluate(
         num_normalized=sum(
             before.split() != after.split() for before, after in zip(raw, targets, strict=True)
         ),
-        cuts=sum(cuts, Cuts()),
+        issues=sum(issues, Issues()),
     )
 
 

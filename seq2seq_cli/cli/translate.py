@@ -283,7 +283,7 @@ def _interactive(job: "Job") -> None:
     """Prompt for lines and print their translations, until the input ends."""
     import readline  # noqa: F401 (gives input() line editing and history)
 
-    from seq2seq_cli.decoding.lines.segmentation import Cuts
+    from seq2seq_cli.decoding.lines.issues import Issues
     from seq2seq_cli.decoding.lines.stream import translate_chunks
 
     translator = job.load()
@@ -298,5 +298,5 @@ def _interactive(job: "Job") -> None:
             typer.echo(err=True)
             return
         chunk = (number, [job.parse(number, line)])
-        for output in itertools.chain(*translate_chunks(job, translator, [chunk], Cuts.report)):
+        for output in itertools.chain(*translate_chunks(job, translator, [chunk], Issues.report)):
             typer.echo(output)

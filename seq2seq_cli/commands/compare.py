@@ -11,7 +11,7 @@ from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import BleuTokenize
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.console import table
-from seq2seq_cli.decoding.lines.segmentation import Cuts
+from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.translator import Translator, check_features
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import valid_text
@@ -91,16 +91,16 @@ def read_systems(
             )
         read.append(System(str(path), lines, [pair.tgt for pair in pairs]))
     groups = group_by_source(pairs, merge=True)  # each source is translated once
-    systems, cuts = [], list[Cuts]()
+    systems, issues = [], list[Issues]()
     for name, run in runs:
         hypotheses = [""] * len(pairs)
-        translations = run.translate_pairs([pairs[first] for first, *_ in groups], cuts.append)
+        translations = run.translate_pairs([pairs[first] for first, *_ in groups], issues.append)
         for group, hypothesis in zip(groups, translations, strict=True):
             for number in group:
                 hypotheses[number] = hypothesis
         references = [run.tokenizers.tgt.normalize(pair.tgt) for pair in pairs]
         systems.append(System(name, hypotheses, references))
-    for distinct in dict.fromkeys(cuts):  # runs that cut the same lines warn once
+    for distinct in dict.fromkeys(issues):  # runs that cut the same lines warn once
         distinct.report()
     return [*systems, *read], pairs
 

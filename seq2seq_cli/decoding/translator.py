@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,8 +22,9 @@ from seq2seq_cli.decoding.backends import (
 )
 from seq2seq_cli.decoding.default_search import read_default_search
 from seq2seq_cli.decoding.given_score import NOT_SCORED, GivenScore
+from seq2seq_cli.decoding.lines.issues import Issues, distinct
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
-from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, Segment, distinct, segment_lines
+from seq2seq_cli.decoding.lines.segmentation import Bounds, Segment, segment_lines
 from seq2seq_cli.decoding.request_builder import RequestBuilder
 from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request, num_at_length_limit
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
@@ -198,7 +199,7 @@ class Translator:
         return [best.text for best, *_ in results]
 
     def translate_pairs(
-        self, pairs: Sequence[Pair], report: Callable[[Cuts], None] = Cuts.report
+        self, pairs: Sequence[Pair], report: Callable[[Issues], None] = Issues.report
     ) -> list[str]:
         """Return the translation of the source of every pair, with its tag and features."""
         results = self.search([input_of(pair) for pair in pairs], report=report)
@@ -211,7 +212,7 @@ class Translator:
         *,
         first_number: int = 0,
         split_sentences: bool = False,
-        report: Callable[[Cuts], None] = Cuts.report,
+        report: Callable[[Issues], None] = Issues.report,
     ) -> list[list[Translation]]:
         """Return up to `decoding.n_best` translations of every line, the best first, at least one.
 
@@ -219,45 +220,55 @@ class Translator:
         depends. `report` receives the number of lines that were cut (not by `split_sentences`)
         and of translations that reached the length limit.
         """
-        lines, cuts = self.cut(inputs, split_sentences=split_sentences)
+        lines, issues = self.cut(inputs, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
-        hypotheses = self.backend.search(requests, self.config.decoding, self.tokenizers.tgt)
-        at_limit = num_at_length_limit(requests, hypotheses)
-        report(cuts + self._unfamiliar(inputs, lines, at_limit))
-        segments = list(itertools.chain.from_iterable(lines))
+        found = self._search(requests)
+        at_limit = num_at_length_limit(requests, found)
+        report(issues + self._unfamiliar(inputs, lines, at_limit))
+        results = self._results(list(itertools.chain(*lines)), found, outputs)
+        return [
+            merge_segments(
+                self.source_of(line)[0],
+                list(itertools.islice(results, len(segments))),
+                self.tokenizers,
+                outputs,
+                is_ranked=self._is_ranked,
+            )
+            for line, segments in zip(inputs, lines, strict=True)
+        ]
+
+    def _results(
+        self,
+        segments: Sequence[Segment],
+        found: Sequence[Sequence[Hypothesis]],
+        outputs: Outputs,
+    ) -> Iterator[list[SegmentResult]]:
+        """Yield the translations of each segment, scored if an output needs that."""
         pairs = [
-            (segment, best.ids)
-            for segment, found in zip(segments, hypotheses, strict=True)
-            for best in found
+            (segment, hypothesis.ids)
+            for segment, hypotheses in zip(segments, found, strict=True)
+            for hypothesis in hypotheses
         ]
         given = iter(self._given_scores(pairs, outputs))
-        results: list[list[list[SegmentResult]]] = [[] for _ in inputs]
-        for request, segment, found in zip(requests, segments, hypotheses, strict=True):
-            results[request.number - first_number].append(
-                [
-                    SegmentResult(segment, ids, score if self._is_ranked else None, next(given))
-                    for ids, score in found
-                ]
-            )
-        texts = [self.source_of(line)[0] for line in inputs]
-        return [
-            merge_segments(text, of_line, self.tokenizers, outputs, is_ranked=self._is_ranked)
-            for text, of_line in zip(texts, results, strict=True)
-        ]
+        for segment, hypotheses in zip(segments, found, strict=True):
+            yield [
+                SegmentResult(segment, ids, score if self._is_ranked else None, next(given))
+                for ids, score in hypotheses
+            ]
 
     def cut(
         self, inputs: Sequence[TranslationInput], *, split_sentences: bool = False
-    ) -> tuple[list[list[Segment]], Cuts]:
+    ) -> tuple[list[list[Segment]], Issues]:
         """Return the segments in which each line is translated, and how many lines were cut."""
         bounds = Bounds.of(self.config, self.statistics)
         sources = [self.source_of(line) for line in inputs]
         texts = [text for text, _ in sources]
-        segments, cuts = segment_lines(texts, self.tokenizers.src, bounds, each=split_sentences)
+        segments, issues = segment_lines(texts, self.tokenizers.src, bounds, each=split_sentences)
         controlled = [
             [segment._replace(control_ids=control_ids) for segment in of_line]
             for (_, control_ids), of_line in zip(sources, segments, strict=True)
         ]
-        return controlled, cuts
+        return controlled, issues
 
     def source_of(self, line: TranslationInput) -> tuple[str, tuple[int, ...]]:
         """Return the text of a line, and the ids of its tag and features, which come before it.
@@ -290,7 +301,7 @@ class Translator:
         inputs: Sequence[TranslationInput],
         segments: Sequence[Sequence[Segment]],
         at_length_limit: int,
-    ) -> Cuts:
+    ) -> Issues:
         """Count the lines that are unlike the training text in words, length or features."""
         lines = [pair for pair in zip(inputs, segments, strict=True) if pair[1]]
         lengths = [sum(len(segment.src_ids) for segment in of_line) for _, of_line in lines]
@@ -301,7 +312,7 @@ class Translator:
                 unseen.append([word for segment in of_line for word in words.of(segment.ids)])
         featured = [line for line, _ in lines] if self.tokenizers.src.features else []
         odd = [self.unknown_features(line) for line in featured]
-        return Cuts(
+        return Issues(
             at_length_limit=at_length_limit,
             all_lines=len(lines),
             unfamiliar=sum(map(bool, unseen)),

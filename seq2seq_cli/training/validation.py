@@ -75,7 +75,7 @@ def validate(
         if plots is not None:
             monitor.attention(state.step, plots)
         if is_finished(run):
-            scores.cuts.report()
+            scores.issues.report()
     saver.record_validation(metrics, is_kept=is_kept, is_end=is_finished(run))
 
 

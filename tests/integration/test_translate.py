@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from seq2seq_cli import Translator
+from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.merging import Outputs
-from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, segment_lines
+from seq2seq_cli.decoding.lines.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.evaluation import evaluate, read_held_out, valid_text
 from seq2seq_cli.native import library as native
@@ -245,7 +246,7 @@ def test_long_lines_are_split_at_sentence_ends(translator):
     src = translator.tokenizers.src
 
     def cut(line: str, *bounds, each: bool = False) -> list[list[int]]:
-        (pieces,), cuts = segment_lines([line], src, Bounds(*bounds), each=each)
+        (pieces,), issues = segment_lines([line], src, Bounds(*bounds), each=each)
         assert [piece.ids for piece in pieces] == [
             src.to_ids(piece.sentence)[piece.first_token :][: len(piece.ids)] for piece in pieces
         ]
@@ -253,10 +254,10 @@ def test_long_lines_are_split_at_sentence_ends(translator):
         for piece in pieces:
             first = words[piece.first_word]
             assert piece.sentence.split()[0] == first
-        counts.append(cuts)
+        counts.append(issues)
         return [piece.ids for piece in pieces]
 
-    counts: list[Cuts] = []
+    counts: list[Issues] = []
     ids = src.to_ids(line)
     assert len(ids) == 8
     assert cut(line, 100, 100) == cut(line, 8, 8) == [ids]
@@ -267,7 +268,7 @@ def test_long_lines_are_split_at_sentence_ends(translator):
     assert cut("1 2 3 4 5 6 7", 7, 3) == [src.to_ids("1 2 3 4 5 6 7")]
     assert cut("", 7, 3) == cut(" \t", 7, 3, each=True) == []
     expected = [(), (), (1, 3), (1, 3), (), (1, 3), (1, 2), (0, 0, 1, 3), (), (), ()]
-    assert counts == [Cuts(*of_line) for of_line in expected]
+    assert counts == [Issues(*of_line) for of_line in expected]
 
 
 def test_split_sentences_are_joined_in_order(translator):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from seq2seq_cli.config.types import DeviceName
+from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.merging import Outputs
-from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.output_formats import WRITERS, OutputFormat
 from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
@@ -30,7 +30,7 @@ from seq2seq_cli.text.io import WHOLE_FILE, Place, may_wait
 
 Line = list[str]  # what is printed for one line of the input
 Chunk = tuple[int, list[TranslationInput]]  # with the number of its first line
-Translated = tuple[list[Line], Cuts]
+Translated = tuple[list[Line], Issues]
 
 _CHARACTERS_AT_ONCE = 1 << 22
 _LINES_AT_ONCE = 1_000  # in a chunk, so that they can be batched by length
@@ -95,13 +95,13 @@ def translate_stream(
     file: Path | None,
     processes: int | None,
     place: Place = WHOLE_FILE,
-    report: Callable[[Cuts], None] = Cuts.report,
+    report: Callable[[Issues], None] = Issues.report,
 ) -> Iterator[Line]:
     """Return what is printed for each line, as soon as the lines of its chunk are translated.
 
     `lines` are a sequence, or arrive from `file`, or a `place` in it, or from standard input if it
     is None. `processes` None: `automatic_processes` for large files on a CPU, else one. A line that
-    cannot be read raises UserError after all lines before it. `report` gets all cuts at the end.
+    cannot be read raises UserError after all lines before it. `report` gets all issues at the end.
     """
     if processes is None:
         num_bytes = file.stat().st_size if file is not None and file.is_file() else 0
@@ -127,10 +127,10 @@ def _has_gpu() -> bool:
 
 
 def translate_chunks(
-    job: Job, translator: Translator, chunks: Iterable[Chunk], report: Callable[[Cuts], None]
+    job: Job, translator: Translator, chunks: Iterable[Chunk], report: Callable[[Issues], None]
 ) -> Iterator[Line]:
     """Translate one chunk after another in this process; `report` what was cut at the end."""
-    cuts: list[Cuts] = []
+    issues: list[Issues] = []
     outputs, write = Outputs(job.log_probs, job.align), WRITERS[job.output_format]
     most = 1 if job.output_format == "text" else None  # translations to write for a line
     try:
@@ -140,12 +140,12 @@ def translate_chunks(
                 outputs,
                 first_number=first_number,
                 split_sentences=job.split_sentences,
-                report=cuts.append,
+                report=issues.append,
             )
             for n, (line, translations) in enumerate(zip(inputs, results, strict=True)):
                 yield write(first_number + n, line, translations[:most])
     finally:
-        report(sum(cuts, Cuts()))
+        report(sum(issues, Issues()))
 
 
 def automatic_processes(job: Job, cores: int, memory: int) -> int:
@@ -154,9 +154,9 @@ def automatic_processes(job: Job, cores: int, memory: int) -> int:
 
 
 def _translate_in_processes(
-    job: Job, chunks: Iterator[Chunk], processes: int, report: Callable[[Cuts], None]
+    job: Job, chunks: Iterator[Chunk], processes: int, report: Callable[[Issues], None]
 ) -> Iterator[Line]:
-    all_cuts = Cuts()
+    all_issues = Issues()
     unreadable: list[UserError] = []
 
     def readable() -> Iterator[Chunk | None]:
@@ -168,15 +168,15 @@ def _translate_in_processes(
 
     with ending_at_sigterm(), ordered_pool(processes, _translation, job, processes) as translate:
         try:
-            for lines, cuts in translate(readable()):
-                all_cuts += cuts
+            for lines, issues in translate(readable()):
+                all_issues += issues
                 yield from lines
         except ProcessDiedError:
             raise UserError(
                 "a translating process died (out of memory?); try --processes 1"
             ) from None
         finally:
-            report(all_cuts)
+            report(all_issues)
     for error in unreadable:
         raise error
 
@@ -203,9 +203,9 @@ class Worker:
         """Return what is printed, and what was cut; raise the error if loading failed."""
         if isinstance(self._translator, UserError | OSError):
             raise self._translator
-        cuts: list[Cuts] = []
-        lines = list(translate_chunks(self._job, self._translator, chunks, cuts.append))
-        return lines, cuts[0]
+        issues: list[Issues] = []
+        lines = list(translate_chunks(self._job, self._translator, chunks, issues.append))
+        return lines, issues[0]
 
 
 def chunks_of(job: Job, lines: Iterable[str], first_number: int) -> Iterator[Chunk]:

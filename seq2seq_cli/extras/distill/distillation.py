@@ -13,7 +13,7 @@ from tqdm import tqdm
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus, ParallelText
-from seq2seq_cli.decoding.lines.segmentation import Cuts
+from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.lines.stream import Job, translate_stream
 from seq2seq_cli.errors import UserError
@@ -185,7 +185,7 @@ def translate_source(task: Task, source: Path, num_lines: int) -> list[Path]:
     size = source.stat().st_size
     count = task.num_shards or min(_MOST_SHARDS, -(-size // _BYTES_OF_A_SHARD))
     parts = [task.folder / f"part-{number}" for number in range(1, count + 1)]
-    cuts: list[Cuts] = []
+    issues: list[Issues] = []
     with tqdm(unit=" lines", total=num_lines, file=sys.stderr, disable=None) as bar:
         for number, path in enumerate(parts, 1):
             shard = ShardTask(job, Shard(number, count), source, path)
@@ -198,11 +198,13 @@ def translate_source(task: Task, source: Path, num_lines: int) -> list[Path]:
                 line_writer(part, is_locked=True) as write,
             ):
                 processes = task.processes
-                for outputs in translate_stream(job, lines, source, processes, place, cuts.append):
+                for outputs in translate_stream(
+                    job, lines, source, processes, place, issues.append
+                ):
                     for line in outputs:
                         write(line)
                     bar.update()
-    sum(cuts, Cuts()).report()
+    sum(issues, Issues()).report()
     return parts
 
 

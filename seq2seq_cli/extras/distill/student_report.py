@@ -31,9 +31,9 @@ def translated(name: str, job: Job, pairs: Sequence[Pair]) -> tuple[System, Size
     """Translate the sources of held-out pairs, and measure it, without loading the models."""
     translator = job.load()
     lines = [input_of(pair) for pair in pairs]
-    translator.search(lines[:_WARM_UP], report=lambda cuts: None)
+    translator.search(lines[:_WARM_UP], report=lambda issues: None)
     started = time.perf_counter()
-    results = translator.search(lines, report=lambda cuts: None)
+    results = translator.search(lines, report=lambda issues: None)
     seconds = time.perf_counter() - started
     num_tokens = sum(len(best.tokens) + 1 for best, *_ in results)
     num_bytes = sum(member.weights(job.which).stat().st_size for member in job.members)

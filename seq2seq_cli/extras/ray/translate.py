@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from seq2seq_cli.config.text import without_compression
-from seq2seq_cli.decoding.lines.segmentation import Cuts
+from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described, skip_bytes
 from seq2seq_cli.decoding.lines.stream import Job, Worker, chunks_of
 from seq2seq_cli.errors import UserError
@@ -175,7 +175,7 @@ class PieceTranslator:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the translations as bytes, and what was cut; or a message for the user."""
         result = {"text": row["text"], "number": row["number"], "output": b"", "error": ""}
-        cuts = Cuts()
+        issues = Issues()
         try:
             path, piece = text_path(row["path"]), Piece(*json.loads(row["piece"]))
             with opened(path) as file:
@@ -186,18 +186,18 @@ class PieceTranslator:
             raw = strip_line_ends(bounded_lines(io.BytesIO(data)), piece.first_number)
             lines = decoded_lines(raw, str(path), piece.first_number + 1)
             chunks = chunks_of(self._job, lines, piece.first_number)
-            outputs, cuts = self._worker.translate(chunks)
+            outputs, issues = self._worker.translate(chunks)
             assert len(outputs) == piece.num_lines
             text = "".join(f"{line}\n" for output in outputs for line in output)
             result["output"] = text.encode("utf-8", errors="replace")
         except (UserError, OSError) as error:  # OSError: of the file system of this machine
             result["error"] = str(error)
-        return result | {"cuts": json.dumps(astuple(cuts))}
+        return result | {"issues": json.dumps(astuple(issues))}
 
 
 def _translate_pieces(
     job: Job, texts: Sequence[Text], actors: Actors, report: Callable[[int], object]
-) -> Cuts:
+) -> Issues:
     """Translate missing pieces, and join each text that is complete.
 
     What Ray loses is translated again. Raises UserError if several starts return nothing.
@@ -208,7 +208,7 @@ def _translate_pieces(
     for text, numbers in zip(texts, left, strict=True):
         if not numbers:
             text.join()
-    all_cuts, starts = Cuts(), _STARTS
+    all_issues, starts = Issues(), _STARTS
     reason: RayError | None = None
     while any(left):
         if not starts:
@@ -224,7 +224,7 @@ def _translate_pieces(
                 text.outputs[number].parent.mkdir(exist_ok=True)
                 write_atomic(text.outputs[number], row["output"])
                 left[row["text"]].remove(number)
-                all_cuts += Cuts(*json.loads(row["cuts"]))
+                all_issues += Issues(*json.loads(row["issues"]))
                 starts = _STARTS
                 report(text.pieces[number].num_lines)
                 if not left[row["text"]]:
@@ -234,7 +234,7 @@ def _translate_pieces(
         except RayError as error:
             reason = error
             logger.warning(f"Ray has stopped, and is started again: {error}")
-    return all_cuts
+    return all_issues
 
 
 def _results(

@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.merging import Outputs
-from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, missing_packages_reported, of_system
@@ -45,18 +45,18 @@ class LoadedRun:
     def translate(self, batch: Batch) -> BatchResult:
         """Translate a batch; a sentence that cannot be translated has a message instead."""
         start = time.perf_counter()
-        cuts: list[Cuts] = []
+        issues: list[Issues] = []
         try:
             self._check_features(batch.sentences)
             outputs: list[list[Translation] | str] = [
-                *self.search(batch.sentences, batch.options, cuts)
+                *self.search(batch.sentences, batch.options, issues)
             ]
         except UserError:  # about one of the sentences
             outputs = []
             for sentence in batch.sentences:
                 try:
                     self._check_features([sentence])
-                    outputs += self.search([sentence], batch.options, cuts)
+                    outputs += self.search([sentence], batch.options, issues)
                 except UserError as error:
                     outputs.append(str(error))
         best = [output[0] for output in outputs if not isinstance(output, str)]
@@ -68,7 +68,7 @@ class LoadedRun:
                 for output in outputs
             ),
             sum(len(translation.tokens) for translation in best),
-            sum(each.at_length_limit for each in cuts),
+            sum(each.at_length_limit for each in issues),
             time.perf_counter() - start,
         )
 
@@ -84,14 +84,14 @@ class LoadedRun:
                 raise UserError("the model needs features of the source, after a tab")
 
     def search(
-        self, sentences: Sequence[SentenceInput], options: SearchOptions, cuts: list[Cuts]
+        self, sentences: Sequence[SentenceInput], options: SearchOptions, issues: list[Issues]
     ) -> list[list[Translation]]:
         """Search for the translations of sentences. Raises UserError if one has none."""
         translator = self._variant(SearchOptions(options.n_best, options.with_constraints))
         inputs = [TranslationInput(text, required=required) for text, required in sentences]
         outputs = Outputs(options.log_probs, options.alignment or options.attention)
         with missing_packages_reported():  # of constraints, for which C has no search
-            return translator.search(inputs, outputs, report=cuts.append)
+            return translator.search(inputs, outputs, report=issues.append)
 
     def _make_variant(self, options: SearchOptions) -> Translator:
         of_run = self._translator.config.decoding

@@ -117,14 +117,14 @@ class Monitor:
     def validation_point(self, step: int, scores: Scores, is_best: bool) -> None:
         point = {f"valid/{name}": value for name, value in scores.metrics().items()}
         if scores.hypotheses:
-            point["valid/at_length_limit"] = scores.cuts.at_length_limit
+            point["valid/at_length_limit"] = scores.issues.at_length_limit
         self._record(step, point)
         if is_best:  # the tab HParams shows the last value of each name
             best = {f"best/{name}": scores.metrics()[name] for name in (self._metric, "loss")}
             self._tensorboard.scalars(step, best)
         shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.metrics().items())
-        if scores.cuts.at_length_limit:
-            shown += f"  at_length_limit {scores.cuts.at_length_limit:,}"
+        if scores.issues.at_length_limit:
+            shown += f"  at_length_limit {scores.issues.at_length_limit:,}"
         logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
 
     def general_point(self, step: int, scores: Scores, *, has_forgotten: bool) -> None:

@@ -1,0 +1,103 @@
+"""What a user should know of translated lines: how many were cut, or unlike the training text."""
+
+import itertools
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from seq2seq_cli.errors import short
+from seq2seq_cli.tokenizers.tokenizer import UNKNOWN_TEXT
+
+logger = logging.getLogger(__name__)
+
+_USUAL_SHARE = 0.03  # of lines of new text that have unusually many unseen words by chance
+_MOST_NAMES = 5  # in a message
+
+
+@dataclass(frozen=True)
+class Issues:
+    """Counts of lines; the sum of two is of both texts."""
+
+    lines: int = 0
+    sentences: int = 0  # of those lines
+    long_sentences: int = 0
+    parts: int = 0  # of the long sentences
+    at_length_limit: int = 0  # translations truncated at the length limit
+    all_lines: int = 0  # with text
+    unfamiliar: int = 0  # lines with unusually many words that the training text lacks
+    unseen_words: tuple[str, ...] = ()  # some of those words
+    short: int = 0  # lines with fewer tokens than all training lines
+    featureless: int = 0  # lines without features, for a model that knows some
+    oddly_featured: int = 0  # lines with features that the training text lacks
+    unknown_features: tuple[str, ...] = ()  # some of those features
+
+    def __add__(self, other: "Issues") -> "Issues":
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        sums: list[Any] = [
+            one + two if isinstance(one, int) else distinct((*one, *two)) for one, two in pairs
+        ]
+        return Issues(*sums)
+
+    def report(self) -> None:
+        """Log a warning for each kind that occurred."""
+        is_unusual = self.unfamiliar > _USUAL_SHARE * self.all_lines
+        of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
+        words = ", ".join(word for word in self.unseen_words if word.strip() != UNKNOWN_TEXT)
+        longer = "longer than training lines in sentences or tokens"
+        for count, one, many, rest in (
+            (
+                self.lines,
+                f"line is {longer}; it was split",
+                f"lines are {longer}; they were split",
+                f"into {self.sentences:,} sentences, translated one by one",
+            ),
+            (
+                self.long_sentences,
+                "sentence is longer than data.max_length; it was translated",
+                "sentences are longer than data.max_length; they were translated",
+                f"in {self.parts:,} parts",
+            ),
+            (
+                self.at_length_limit,
+                "translation",
+                "translations",
+                "hit the length limit (decoding.max_len_factor, max_len_extra), often because the "
+                "model repeats itself; more training usually helps",
+            ),
+            (
+                self.unfamiliar if is_unusual else 0,
+                f"{of_all} has",
+                f"{of_all} have",
+                f"words that the training text lacks ({words}): expect nonsense there"
+                if words
+                else "words or characters that the training text lacks: expect nonsense there",
+            ),
+            (
+                self.short,
+                "line is",
+                "lines are",
+                "shorter than every training line: expect nonsense there",
+            ),
+            (
+                self.oddly_featured,
+                "line has",
+                "lines have",
+                "features that the training text lacks, which say nothing to the model: "
+                + ", ".join(self.unknown_features),
+            ),
+            (
+                self.featureless,
+                "line has",
+                "lines have",
+                "no features, which the model was trained with: translate takes them after a tab, "
+                "eval with --features",
+            ),
+        ):
+            if count:
+                logger.warning(f"{count:,} {one if count == 1 else many} {rest}")
+
+
+def distinct(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the first few of the names, shortened, each once."""
+    return tuple(itertools.islice(dict.fromkeys(map(short, names)), _MOST_NAMES))
