@@ -16,7 +16,7 @@ from seq2seq_cli.config.tokenizer import SUBWORDS, TokenizerConfig
 from seq2seq_cli.config.types import TOKENIZER_KINDS, Normalization, Side, TokenizerKind
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text import quoting
-from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, LearnedPiece, Tokenizer
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from seq2seq_cli.tokenizers.training_text import (
     MAX_LINE_BYTES,
     grapheme_clusters,
@@ -96,13 +96,6 @@ class SentencePieceTokenizer(Tokenizer):
 
     def to_pieces(self, text: str) -> list[str]:
         return list(self._processor.encode(quoting.prepare(text), out_type=str))
-
-    def learned_pieces(self) -> dict[str, LearnedPiece]:
-        return {
-            entry.piece: LearnedPiece(number, entry.score)
-            for number, entry in enumerate(parsed(self.model).pieces)
-            if entry.type == entry.NORMAL
-        }
 
     def user_defined_symbols(self) -> list[str]:
         """Return tags and `tokenizer.user_defined_symbols`, without words' second entries, ▁…."""

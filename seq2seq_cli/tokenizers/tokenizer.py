@@ -32,13 +32,6 @@ _MOST_LISTED = 10  # symbols in a message
 KIND_MARK = b"seq2seq-cli tokenizer "  # and the kind begin every file but SentencePiece's
 
 
-class LearnedPiece(NamedTuple):
-    """An entry with its score: bpe prefers greater ones; of unigram it is a log-probability."""
-
-    id: int
-    score: float
-
-
 class Tokenizer(ABC):
     """One vocabulary. `to_text(to_ids(s)) == s` for normalized text without unknown tokens.
 
@@ -205,10 +198,6 @@ class Tokenizer(ABC):
     def pieces(self) -> Sequence[str]:
         """Return the whole vocabulary, by id."""
         return self._pieces
-
-    def learned_pieces(self) -> dict[str, LearnedPiece]:
-        """Return the entries that were learned, without special tokens, bytes and symbols."""
-        return {}
 
     def user_defined_symbols(self) -> list[str]:
         """Return tags and `tokenizer.user_defined_symbols`."""

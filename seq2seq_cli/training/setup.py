@@ -20,7 +20,7 @@ from seq2seq_cli.model.device import check_compiler, choose_device
 from seq2seq_cli.model.parameters import freeze
 from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.tokenizers.subword_sampling import make_samplers
+from seq2seq_cli.tokenizers.subword_sampling import Samplers
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
 from seq2seq_cli.tokenizers.vocabulary import with_vocab_size
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
@@ -103,7 +103,10 @@ def load_data(
         warn_of_defaults(config, num_pairs)
         config = with_vocab_size(with_preset(config, num_pairs), num_pairs)
     tokenizers = load_or_fit_tokenizers(config, folder)
-    samplers = make_samplers(tokenizers, config.training, data.max_length)
+    samplers = Samplers()
+    if config.training.subword_sampling.is_on:
+        sampler = plugins.load("subwords", "sampler")
+        samplers = sampler.make_samplers(tokenizers, config.training, data.max_length)
     train = open_store(text, tokenizers, data.on_bad_line, data.max_length)
     if reads_text:
         for (name, held), count in zip(texts.items(), counts, strict=True):

@@ -12,17 +12,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from seq2seq_cli.config.schema import TrainingConfig
+from seq2seq_cli.config.types import TOKENIZER_KINDS
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.subwords.segmenters import (
     SEGMENTERS,
     Counts,
+    LearnedPiece,
     Pieces,
     Stretches,
     find_in_sorted,
     mix,
     ranges,
 )
-from seq2seq_cli.tokenizers.subword_sampling import Ids
-from seq2seq_cli.tokenizers.tokenizer import Tokenizer
+from seq2seq_cli.tokenizers.sentencepiece_tokenizer import parsed
+from seq2seq_cli.tokenizers.subword_sampling import Ids, Sampler, Samplers
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer, Tokenizers
 
 
 class SubwordSampler:
@@ -35,7 +40,7 @@ class SubwordSampler:
 
         A sentence that would get more than `longest` ids is not sampled.
         """
-        learned = tokenizer.learned_pieces()
+        learned = learned_pieces(tokenizer.model)
         # Characters are pieces in every vocabulary that this package learns.
         pieces = {piece: entry for piece, entry in learned.items() if learned.keys() >= set(piece)}
         self._seams = _Seams(pieces, len(tokenizer))
@@ -102,3 +107,34 @@ class _Seams:
         pairs = self._last_V[ids_N[:-1]] * self._num_classes + self._first_V[ids_N[1:]]
         is_within, _ = find_in_sorted(self._adjacent, pairs)
         return np.flatnonzero(np.append(True, ~is_within))
+
+
+def make_samplers(tokenizers: Tokenizers, training: TrainingConfig, max_length: int) -> Samplers:
+    """Return the samplers of `training.subword_sampling`.
+
+    A sentence that sampling would make longer than `max_length` (EOS not counted) is not sampled.
+    Raises UserError if a vocabulary, which may come from another run, has no subwords.
+    """
+    sampling = training.subword_sampling
+    sides: list[Sampler | None] = [None, None]
+    for side, strength in enumerate((sampling.src, sampling.tgt)):
+        if strength is None:
+            continue
+        tokenizer = tokenizers[side]
+        if not TOKENIZER_KINDS[tokenizer.kind].has_subwords:
+            raise UserError(
+                f"training.subword_sampling: the vocabulary is of kind {tokenizer.kind}, which has "
+                "no subwords to sample: choose one of kind bpe or unigram, or leave the option out"
+            )
+        seed = [training.seed, side]
+        sides[side] = SubwordSampler(tokenizer, strength, max_length + 1, seed)
+    return Samplers(*sides)
+
+
+def learned_pieces(model: bytes) -> dict[str, LearnedPiece]:
+    """Return the entries that were learned, without special tokens, bytes and symbols."""
+    return {
+        entry.piece: LearnedPiece(number, entry.score)
+        for number, entry in enumerate(parsed(model).pieces)
+        if entry.type == entry.NORMAL
+    }

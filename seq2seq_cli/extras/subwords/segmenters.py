@@ -15,15 +15,24 @@ import numpy.typing as npt
 
 from seq2seq_cli.config.types import TokenizerKind
 from seq2seq_cli.tokenizers.subword_sampling import Ids
-from seq2seq_cli.tokenizers.tokenizer import UNK_ID, LearnedPiece
+from seq2seq_cli.tokenizers.tokenizer import UNK_ID
 
 Counts = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
-Pieces = Mapping[str, LearnedPiece]
 
 _IMPOSSIBLE = np.int32(2**31 - 1)  # the rank of no merge
 _MOST_SYMBOLS = 1 << 22  # merged at once, 32 MiB
 _MOST_EDGES = 1 << 20  # of the lattices that are kept
+
+
+class LearnedPiece(NamedTuple):
+    """An entry with its score: bpe prefers greater ones; of unigram it is a log-probability."""
+
+    id: int
+    score: float
+
+
+Pieces = Mapping[str, LearnedPiece]
 
 
 class Stretches(NamedTuple):

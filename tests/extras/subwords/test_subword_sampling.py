@@ -22,10 +22,9 @@ from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.subwords.sampler import SubwordSampler
-from seq2seq_cli.extras.subwords.segmenters import groups_by_length
-from seq2seq_cli.tokenizers.subword_sampling import make_samplers
-from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID, LearnedPiece, Tokenizer, Tokenizers
+from seq2seq_cli.extras.subwords.sampler import SubwordSampler, learned_pieces, make_samplers
+from seq2seq_cli.extras.subwords.segmenters import LearnedPiece, groups_by_length
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID, Tokenizer, Tokenizers
 
 STRENGTHS = {"bpe": 0.1, "unigram": 0.3}
 SEED = [7, 0]
@@ -98,7 +97,7 @@ def words_in_one_stretch(lines: list[str], pieces: Mapping[str, LearnedPiece]) -
 
 
 def test_sampled_segmentations_have_the_published_distribution(tokenizer, lines):
-    pieces, strength, count = tokenizer.learned_pieces(), STRENGTHS[tokenizer.kind], 20_000
+    pieces, strength, count = learned_pieces(tokenizer.model), STRENGTHS[tokenizer.kind], 20_000
     words = words_in_one_stretch(lines, pieces)[:4]
     assert len(words) == 4
     for text in words:
