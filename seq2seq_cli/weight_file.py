@@ -28,16 +28,12 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 class StoredTensor(NamedTuple):
-    """A tensor as a file has it."""
-
     dtype: str  # as NumPy and PyTorch call it
     shape: tuple[int, ...]
     data: bytearray | memoryview
 
 
 class WeightFile(NamedTuple):
-    """The content of a file."""
-
     tensors: Mapping[str, StoredTensor]
     sha256: str  # of the tensors and the facts about them
 
@@ -120,7 +116,6 @@ def hash_of(tensors: Mapping[str, StoredTensor], facts: Mapping[str, Any] | None
 
 
 def as_float32(tensor: StoredTensor) -> NDArray[np.float32]:
-    """Return the numbers of a tensor of floats."""
     if tensor.dtype == "bfloat16":  # the upper half of fp32
         halves = np.frombuffer(tensor.data, np.uint16)
         return (halves.astype(np.uint32) << 16).view(np.float32).reshape(tensor.shape)

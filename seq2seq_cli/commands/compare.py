@@ -106,8 +106,6 @@ def read_systems(
 
 
 class Result(NamedTuple):
-    """The score of a system by one metric."""
-
     system: str
     score: TextScore
     p_value: float | None  # of the difference from the first system; None for that

@@ -12,8 +12,6 @@ _IN_A_NAME = re.compile(r"([A-Za-z]{2})(?:[-_]([A-Za-z]{2,4}))?")
 
 
 class LanguagePair(NamedTuple):
-    """The codes of two languages."""
-
     src: str
     tgt: str
 

@@ -236,7 +236,6 @@ def commented_yaml(head: Sequence[str], choices: Choices, schema: str | None = N
 
 
 def as_tree(choices: Choices) -> dict[str, dict[str, Any]]:
-    """Return the options as a nested mapping."""
     tree: dict[str, dict[str, Any]] = {}
     for name, (value, _) in choices.items():
         section, option = name.split(".")

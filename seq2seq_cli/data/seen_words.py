@@ -70,7 +70,6 @@ class WordFinder:
         self._roles_V = np.array(roles, np.int8)
 
     def words(self, ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Yield the words among ids."""
         word: list[int] = []
         for token in ids:
             role = self._roles[token]
@@ -100,12 +99,10 @@ class WordFinder:
 
 
 def hash_of(word: Sequence[int]) -> int:
-    """Return the hash of a word, given by its ids."""
     return sum((token + 1) * _FACTORS[n % _LONGEST] for n, token in enumerate(word)) & _MASK
 
 
 def seen_words(text: Sentences, tokenizer: Tokenizer) -> SeenWords:
-    """Make the record of the words of a text."""
     finder, chunks = WordFinder(tokenizer), text.chunks(_MOST_TOKENS)
     num_unknown, parts = 0, [np.zeros(0, np.uint64)]
     for ids_N in chunks:

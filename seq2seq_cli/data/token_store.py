@@ -120,8 +120,6 @@ def _read_at(file: io.FileIO, start: int, size: int) -> bytes:
 
 
 class _SegmentSide:
-    """The ids of one side of a segment."""
-
     def __init__(self, folder: Path, side: str) -> None:
         self._offsets = _ArrayFile(folder / f"{side}.offsets", np.int64)
         self.ids = _ArrayFile(folder / f"{side}.ids", np.int32)

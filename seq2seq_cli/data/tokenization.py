@@ -27,8 +27,6 @@ class TokenizedSide(NamedTuple):
 
 
 class TokenizedChunk(NamedTuple):
-    """Some pairs as token ids."""
-
     src: TokenizedSide
     tgt: TokenizedSide
     too_long: int  # pairs that were dropped

@@ -27,8 +27,6 @@ class MeasuredSearch(Record):
 
 
 class DefaultSearch(Record):
-    """The chosen search, and those that were measured."""
-
     step: NonNegativeInt  # updates of the run
     metric: Metric
     lines: PositiveInt  # of the validation text

@@ -149,8 +149,6 @@ def splitter_of(scoring: Scoring) -> Callable[[str], list[str]]:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """The scores of parts of a text."""
-
     unit: str  # of the targets
     metrics: tuple[Metric, ...]
     by_source_length: list[LengthGroup]

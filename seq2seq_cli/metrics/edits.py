@@ -152,6 +152,5 @@ def find_errors(text: Translated, scoring: Scoring) -> Errors:
 
 
 def _around(line: Sequence[str], place: int, between: str) -> str:
-    """Return the units around a place."""
     first, end = max(0, place - _CONTEXT), place + _CONTEXT + 1
     return f"{'…' * (first > 0)}{between.join(line[first:end])}{'…' * (end < len(line))}"

@@ -68,8 +68,6 @@ class BadLineError(UserError):
 
 @dataclass
 class CorpusCounts:
-    """Line counts of a corpus."""
-
     lines: int = 0
     bad: int = 0
     empty: int = 0

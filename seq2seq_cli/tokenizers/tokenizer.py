@@ -167,7 +167,6 @@ class Tokenizer(ABC):
         return self.pieces_of(self.to_ids(text))
 
     def pieces_of(self, ids: Sequence[int]) -> list[str]:
-        """Return the entries of ids."""
         return [self._pieces[i] for i in ids]
 
     def tag_ids(self, tag: str | None) -> list[int]:
@@ -196,7 +195,6 @@ class Tokenizer(ABC):
         return [self._ids.get(piece, UNK_ID) for piece in pieces]
 
     def pieces(self) -> Sequence[str]:
-        """Return the whole vocabulary, by id."""
         return self._pieces
 
     def user_defined_symbols(self) -> list[str]:
@@ -214,7 +212,6 @@ class Tokenizer(ABC):
         return all(entry.startswith(quoting.SPACE) or f"▁{entry}" in entries for entry in entries)
 
     def is_byte(self, token: int) -> bool:
-        """Return True if the token is one byte of a character."""
         return token in self._bytes
 
     def continues_character(self, token: int) -> bool:

@@ -49,7 +49,6 @@ def record_oom(run: Run, batch: Batch) -> None:
 
 
 def describe_shape(batch: Batch) -> str:
-    """Return the shape of a batch in words."""
     sentences, src_positions = batch.src_BS.shape
     return (
         f"a batch of {counted(sentences, 'sentence')}, {src_positions:,} source and "

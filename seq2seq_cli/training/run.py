@@ -91,8 +91,6 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The data that a run trains and validates on."""
-
     train: TokenStore
     valid: HeldOut | None  # None without validation text, and in processes other than the main one
     train_counts: CorpusCounts | None  # None where the text itself was not read

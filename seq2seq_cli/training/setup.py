@@ -74,7 +74,6 @@ def set_up_run(
 
 
 def make_model(config: Config, tokenizers: Tokenizers) -> Transformer:
-    """Build the model to train."""
     model = build_model(config.model, tokenizers)
     freeze(model, config.training.freeze)
     if config.model.output_bias:  # as imported models have

@@ -50,7 +50,6 @@ class CpuDecoder:
 
     @torch.inference_mode()
     def start(self, src_BS: Tensor) -> "CpuDecodingState":
-        """Encode the sources."""
         model = self.native_model
         if not model.source_eos:
             src_BS = without_eos(src_BS, model.pad_id)
@@ -76,7 +75,6 @@ class CpuDecoder:
 
 
 def native_model_of(model: Transformer, precision: Precision) -> NativeModel:
-    """Pack the weights of a model for the library."""
     weights = {
         name: parameter.float().numpy() for name, parameter in unique_parameters(model).items()
     }

@@ -21,8 +21,6 @@ class Outputs(NamedTuple):
 
 
 class SegmentResult(NamedTuple):
-    """A translation of a segment of a line."""
-
     segment: Segment
     ids: Ids
     score: float | None  # None where the search ranks nothing

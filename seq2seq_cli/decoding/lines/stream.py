@@ -70,7 +70,6 @@ class Job:
         return _BYTES_OF_A_PROCESS + _TIMES_ITS_WEIGHTS * num_bytes
 
     def load(self) -> Translator:
-        """Load the model, or the ensemble."""
         retain_freed_pages()
         load = functools.partial(
             Translator.load, device=self.device, overrides=self.overrides, which=self.which

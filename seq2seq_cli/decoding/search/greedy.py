@@ -28,7 +28,6 @@ class GreedySearch:
         self._growing = [set(range(self._width)) for _ in batch.requests]
 
     def advance(self, logits_BWV: Tensor) -> None:
-        """Choose the next token of every hypothesis."""
         batch = self._batch
         batch.check_finite(logits_BWV[..., EOS_ID])
         if logits_BWV.size(1) < self._width:  # the first step: all hypotheses begin alike

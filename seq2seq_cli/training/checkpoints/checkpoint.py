@@ -365,8 +365,6 @@ def _copied(weights: Weights) -> Weights:
 
 
 class NullSaver(Saver):
-    """A Saver that writes nothing."""
-
     @property
     def is_saved(self) -> bool:
         return True

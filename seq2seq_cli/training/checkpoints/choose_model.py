@@ -77,7 +77,6 @@ def find_candidates(folder: RunFolder, config: Config, state: TrainingState) -> 
 
 
 def average_of(files: dict[int, Path]) -> Candidate:
-    """Return the average of the weights of these steps."""
     name = f"average of {len(files)} checkpoints, steps {min(files):,} to {max(files):,}"
     return Candidate(name, tuple(files.values()))
 
@@ -199,7 +198,6 @@ def install(
 
 
 def candidate_table(scored: Sequence[Scored], chosen: Scored | None) -> str:
-    """Return a line for each candidate, with all scores."""
     width = max(len(one.candidate.name) for one in scored)
     rows = []
     for one in scored:

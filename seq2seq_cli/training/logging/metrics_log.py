@@ -128,7 +128,6 @@ class Monitor:
         logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
 
     def general_point(self, step: int, scores: Scores, *, has_forgotten: bool) -> None:
-        """Log the scores on `data.general`."""
         metrics = scores.metrics()
         self._record(step, {f"general/{name}": value for name, value in metrics.items()})
         shown = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items())
@@ -159,8 +158,6 @@ class Monitor:
 
 
 class _LogHandler(logging.Handler):
-    """Writes log messages to train.log."""
-
     def __init__(self, file: AppendOnlyFile) -> None:
         super().__init__()
         self._file = file

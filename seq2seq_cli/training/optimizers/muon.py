@@ -46,7 +46,6 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Make a step of both."""
         assert closure is None, "the gradients are there already"
         self._adamw.step()
         by_shape = defaultdict(list)
