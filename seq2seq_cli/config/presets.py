@@ -187,15 +187,16 @@ def warn_of_defaults(config: Config, num_pairs: int) -> None:
             )
 
 
-def values_left_to(choices: Choices, config: Config) -> dict[str, Any]:
-    """Return the values of a preset, by full name, that `with_preset` gives to the config."""
-    values: dict[str, Any] = {}
-    for name, (value, _) in choices.items():
+def values_left_to_fine_tuning(config: Config) -> dict[str, Any]:
+    """Return the values of `FINE_TUNING` that `with_preset` gives to a config with this preset."""
+    settled = with_preset(config, 0)
+
+    def is_new(name: str) -> bool:
         section, option = name.split(".")
-        given = getattr(config, section).model_fields_set
-        if option not in given | _excluded(given):
-            values[name] = value
-    return values
+        before, after = (getattr(one, section).model_fields_set for one in (config, settled))
+        return option in after - before
+
+    return {name: value for name, (value, _) in FINE_TUNING.items() if is_new(name)}
 
 
 def _preset_of(config: Config, num_pairs: int) -> tuple[PresetName, dict[str, dict[str, Any]]]:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from seq2seq_cli import plugins
-from seq2seq_cli.config.metrics import METRICS
+from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.console import counted
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
@@ -31,6 +32,17 @@ logger = logging.getLogger(__name__)
 _NEARLY_DONE = 0.95  # of the decay, after which the rest of a schedule changes little
 
 
+class Validation(NamedTuple):
+    """What the main process has found of a model."""
+
+    scores: Scores
+    general: Scores | None  # on `data.general`
+    plots: AttentionPlots | None = None
+
+    def general_score(self, metric: Metric) -> float | None:
+        return None if self.general is None else self.general.metrics()[metric]
+
+
 def validate(
     run: Run, monitor: Monitor | None, saver: Saver, total_seconds: Callable[[], float]
 ) -> None:
@@ -39,26 +51,38 @@ def validate(
     It has the weights that are evaluated, an EMA for example, only while it is scored.
     `total_seconds` gives the time that training has taken so far.
     """
-    validation, state = run.config.validation, run.state
 
-    def in_main() -> tuple[Scores, Scores | None, AttentionPlots | None]:
+    def in_main() -> Validation:
         with with_weights(run.gathered.model, run.gathered.evaluated):
-            scores, on_general = score_model(run)
+            found = score_model(run)
             # The attention of a model whose loss is NaN or infinite says nothing.
-            if not (validation.attention and math.isfinite(scores.loss)):
-                return scores, on_general, None
-            with evaluation_of(run, run.data.valid) as (translator, held_out):
+            if run.config.validation.attention and math.isfinite(found.scores.loss):
                 plot = plugins.load("inspect", "attention_plots").plot_attention
-                return scores, on_general, plot(translator, held_out.pairs)
+                with evaluation_of(run, run.data.valid) as (translator, held_out):
+                    found = found._replace(plots=plot(translator, held_out.pairs))
+            return found
 
     run.parallel.gather_weights(run)
-    scores, on_general, plots = run.parallel.in_main(in_main) or (None, None, None)
-    metrics = {} if scores is None else scores.metrics()
-    score = loss = math.nan
-    if scores is not None:
-        score, loss = metrics[validation.metric], scores.loss
-    general = None if on_general is None else on_general.metrics()[validation.metric]
-    score, loss, general = run.parallel.broadcast((score, loss, general))
+    found = run.parallel.in_main(in_main)
+    is_kept, has_forgotten = count_validation(run, found, total_seconds)
+    if monitor is not None and found is not None:
+        log_validation(run, monitor, found, has_forgotten=has_forgotten)
+    metrics = {} if found is None else found.scores.metrics()
+    saver.record_validation(metrics, is_kept=is_kept, is_end=is_finished(run))
+
+
+def count_validation(
+    run: Run, found: Validation | None, total_seconds: Callable[[], float]
+) -> tuple[bool, bool]:
+    """Count a validation in all processes; return whether its model is kept, and if it `forgets`.
+
+    Only the main process has `found` the scores.
+    """
+    state, metric = run.state, run.config.validation.metric
+    own: tuple[float, float, float | None] = (math.nan, math.nan, None)
+    if found is not None:
+        own = (found.scores.metrics()[metric], found.scores.loss, found.general_score(metric))
+    score, loss, general = run.parallel.broadcast(own)
     if state.general_before is None:
         state.general_before = general
     has_forgotten = forgets(run, general)
@@ -66,20 +90,24 @@ def validate(
     state.validation_seconds = state.seconds - before
     is_kept = record_score(run, math.nan if has_forgotten else score, loss)
     state.awaits_validation, state.validated_step = False, state.step
-    if monitor is not None and scores is not None:
-        monitor.validation_point(state.step, scores, state.best_step == state.step)
-        if on_general is not None:
-            monitor.general_point(state.step, on_general, has_forgotten=has_forgotten)
-        if scores.hypotheses and validation.samples:
-            monitor.samples(state.step, scores, validation.samples)
-        if plots is not None:
-            monitor.attention(state.step, plots)
-        if is_finished(run):
-            scores.issues.report()
-    saver.record_validation(metrics, is_kept=is_kept, is_end=is_finished(run))
+    return is_kept, has_forgotten
 
 
-def score_model(run: Run) -> tuple[Scores, Scores | None]:
+def log_validation(run: Run, monitor: Monitor, found: Validation, *, has_forgotten: bool) -> None:
+    """Log scores, samples and plots; after the last validation, also the issues of its lines."""
+    state, scores = run.state, found.scores
+    monitor.validation_point(state.step, scores, state.best_step == state.step)
+    if found.general is not None:
+        monitor.general_point(state.step, found.general, has_forgotten=has_forgotten)
+    if scores.hypotheses and run.config.validation.samples:
+        monitor.samples(state.step, scores, run.config.validation.samples)
+    if found.plots is not None:
+        monitor.attention(state.step, found.plots)
+    if is_finished(run):
+        scores.issues.report()
+
+
+def score_model(run: Run) -> Validation:
     """Evaluate the model as it is on the validation data and, if there is any, `data.general`.
 
     Raises UserError when out of memory.
@@ -89,7 +117,9 @@ def score_model(run: Run) -> tuple[Scores, Scores | None]:
         with evaluation_of(run, text) as (translator, held_out):
             return evaluate(translator, held_out, decode=run.config.validation.decode)
 
-    return on(run.data.valid), None if run.data.general is None else on(run.data.general)
+    return Validation(
+        on(run.data.valid), None if run.data.general is None else on(run.data.general)
+    )
 
 
 def forgets(run: Run, general: float | None) -> bool:
@@ -109,12 +139,12 @@ def score_candidate(run: Run, stop: StopRequest) -> Scores:
     if stop.signal:
         message = "stopped while comparing models; the same command compares them again"
         raise Interrupted(message, 128 + stop.signal)
-    scores, on_general = score_model(run)
-    general = None if on_general is None else on_general.metrics()[run.config.validation.metric]
+    found = score_model(run)
+    general = found.general_score(run.config.validation.metric)
     if forgets(run, general):
         logger.info(f"a candidate is not chosen: its score on data.general is {general:.3f}")
-        return replace(scores, loss=math.nan)  # which no chosen model has
-    return scores
+        return replace(found.scores, loss=math.nan)  # which no chosen model has
+    return found.scores
 
 
 @contextmanager
