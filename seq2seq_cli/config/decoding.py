@@ -100,10 +100,7 @@ class DecodingConfig(Section):
         """Return the options with these numbers in place of `auto`, where they fit the others."""
         if self.sampling or self.diversity_groups > 1:
             beam_size = self.width
-        found = {"beam_size": max(beam_size, self.width), "length_penalty": length_penalty}
-        return self.model_copy(
-            update={name: x for name, x in found.items() if getattr(self, name) == "auto"}
-        )
+        return self.resolved(beam_size=max(beam_size, self.width), length_penalty=length_penalty)
 
     def max_length(self, src_length: int) -> int:
         """Return the maximum number of tokens in a translation of `src_length` source tokens."""

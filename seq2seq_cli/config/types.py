@@ -1,7 +1,7 @@
 """The value types of options, and the base class of sections."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -142,6 +142,11 @@ class Section(BaseModel):
     def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:
         """Return what is wrong with an option, given the valid options above it in the section."""
         return None
+
+    def resolved(self, **values: Any) -> Self:
+        """Return the section with these values of options that are `auto`."""
+        found = {name: value for name, value in values.items() if getattr(self, name) == "auto"}
+        return self.model_copy(update=found)
 
     @field_validator("*")
     @classmethod

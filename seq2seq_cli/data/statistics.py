@@ -14,7 +14,6 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.data.record import Record, read_record
 from seq2seq_cli.data.seen_words import SeenWords, seen_words
 from seq2seq_cli.data.token_store import TokenStore
-from seq2seq_cli.files import write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.sentences import MARKS, find_inner_marks, split_sentences
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer
@@ -81,9 +80,7 @@ class LengthLimit(Record):
 
     def resolve(self, options: DecodingConfig) -> DecodingConfig:
         """Return the options with these numbers in place of `auto`."""
-        given = {"max_len_factor": self.factor, "max_len_extra": self.extra}
-        learned = {name: x for name, x in given.items() if getattr(options, name) == "auto"}
-        return options.model_copy(update=learned)
+        return options.resolved(max_len_factor=self.factor, max_len_extra=self.extra)
 
 
 class TextStatistics(Record):
@@ -120,10 +117,6 @@ def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatisti
         src_words=seen_words(store.src, src_tokenizer),
         fewest_src_tokens=int(src.min()),
     )
-
-
-def write_statistics(run: RunFolder, statistics: TextStatistics) -> None:
-    write_json(run.statistics, statistics.model_dump())
 
 
 def read_statistics(run: RunFolder) -> TextStatistics | None:

@@ -222,7 +222,7 @@ class Translator:
         """
         lines, issues = self.cut(inputs, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
-        found = self._search(requests)
+        found = self.backend.search(requests, self.config.decoding, self.tokenizers.tgt)
         at_limit = num_at_length_limit(requests, found)
         report(issues + self._unfamiliar(inputs, lines, at_limit))
         results = self._results(list(itertools.chain(*lines)), found, outputs)

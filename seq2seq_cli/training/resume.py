@@ -6,15 +6,13 @@ import json
 import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from seq2seq_cli.config.loader import config_yaml, flatten, load_config, resume_policies, yaml_text
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig
-from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import write_atomic
+from seq2seq_cli.files import write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import save_tokenizers
 from seq2seq_cli.training.checkpoints.checkpoint import (
@@ -103,7 +101,7 @@ def start_run(
     folder.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(folder, run.data.tokenizers)
     write_manifest(folder, run.config, run.device, source)
-    write_statistics(folder, run.data.statistics)
+    write_json(folder.statistics, run.data.statistics.model_dump())
     save_checkpoint(folder, run)
     write_atomic(folder.config, config_yaml(run.config).encode("utf-8"))
     return run
@@ -156,7 +154,7 @@ def resume_run(
     _apply_changes(run, hashes)
     plan_run(run)
     record_continuation(folder, begun, run.config, run.device, run.state.step, hashes)
-    write_statistics(folder, run.data.statistics)
+    write_json(folder.statistics, run.data.statistics.model_dump())
     write_atomic(folder.config, config_yaml(run.config).encode("utf-8"))
     set_aside_later(folder, run.state.step)
     return run
@@ -207,28 +205,21 @@ def _with_values_of(begun: Config, config: Config) -> Config:
     if config.preset == "auto":
         config = config.model_copy(update={"preset": begun.preset})
     config = with_preset(config, 0, begun)
-    training: dict[str, Any] = {}
-    if config.training.warmup_steps == "auto":
-        training["warmup_steps"] = begun.training.warmup_steps
-    if config.training.tokens_per_batch == "auto":
-        training["tokens_per_batch"] = begun.training.batch_budget
-    decoding = {
-        option: getattr(begun.decoding, option)
-        for option in ("beam_size", "length_penalty", "max_len_factor", "max_len_extra")
-        if getattr(config.decoding, option) == "auto"
-    }
-    validation: dict[str, Any] = {}
-    is_measured = config.validation.decode or not begun.validation.needs_translations
-    if config.validation.every == "auto" and config.validation.unit == begun.validation.unit:
-        validation["every"] = begun.validation.every
-    if config.validation.metric == "auto" and is_measured:
-        validation["metric"] = begun.validation.metric
+    options = {"warmup_steps", "tokens_per_batch"}
+    training = config.training.resolved(**begun.training.model_dump(include=options))
+    options = {"beam_size", "length_penalty", "max_len_factor", "max_len_extra"}
+    decoding = config.decoding.resolved(**begun.decoding.model_dump(include=options))
+    validation, before = config.validation, begun.validation
+    if validation.unit == before.unit:
+        validation = validation.resolved(every=before.every)
+    if validation.decode or not before.needs_translations:
+        validation = validation.resolved(metric=before.metric)
     tokenizer = begun.tokenizer
     if not tokenizer.reuse or asks_for_another(config.tokenizer, tokenizer):
         sizes = config.tokenizer.vocab_size.resolve(tokenizer.vocab_size)
         tokenizer = config.tokenizer.model_copy(update={"vocab_size": sizes})
-    config = config.model_copy(update={"tokenizer": tokenizer})
-    return config.updated(training=training, validation=validation, decoding=decoding)
+    sections = {"training": training, "validation": validation, "decoding": decoding}
+    return config.model_copy(update={"tokenizer": tokenizer, **sections})
 
 
 def _is_path_of_same_text(

@@ -11,7 +11,6 @@ from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.config.text import Languages, ParallelText
 from seq2seq_cli.config.tokenizer import Kinds, VocabSizes
 from seq2seq_cli.config.types import TOKENIZER_KINDS
-from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.data.tokenization import chunks_of
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -51,7 +50,8 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
         save_tokenizers(folder, after)
         save_tensors(new, folder.model)
         if translator.statistics is not None:  # whose words are known by their tokens
-            write_statistics(folder, translator.statistics.model_copy(update={"src_words": None}))
+            statistics = translator.statistics.model_copy(update={"src_words": None})
+            write_json(folder.statistics, statistics.model_dump())
         write_manifest(folder, config, torch.device("cpu"), None)
         record = {"from": str(run_dir), "text": [text.name for text in texts]}
         write_json(folder.manifest, {**read_manifest(folder), "trimmed": record})
