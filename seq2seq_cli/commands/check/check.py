@@ -11,7 +11,7 @@ import torch
 from seq2seq_cli import plugins
 from seq2seq_cli.commands.check.audit import audit_text
 from seq2seq_cli.commands.check.report import BatchShape, LongestBatches, Report, TimeEstimate
-from seq2seq_cli.commands.dry_run import DryRun, dry_run, peak_memory_mb
+from seq2seq_cli.commands.dry_run import dry_run, peak_memory_mb, timed_update
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import SUBWORDS
@@ -19,6 +19,7 @@ from seq2seq_cli.text.leakage import Overlap
 from seq2seq_cli.tokenizers.vocabulary import audit_vocabulary
 from seq2seq_cli.training.logging.summary import summarize, summary_json
 from seq2seq_cli.training.plan import validation_interval
+from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.setup import validation_cost
 
 logger = logging.getLogger(__name__)
@@ -37,11 +38,11 @@ def check(config: Config, test: ParallelText | None, source: Path | None = None)
     return dry_run(functools.partial(_check, test), config, source)
 
 
-def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
-    run, parallel = trial.run, trial.run.parallel
+def _check(test: ParallelText | None, run: Run) -> Report | None:
+    parallel = run.parallel
     logger.info("timing updates, on the longest batches and on typical ones")
-    longest_batches = _run_longest_batches(trial)
-    pace = time_updates(trial)
+    longest_batches = _run_longest_batches(run)
+    pace = time_updates(run)
     parallel.barrier()
     if not parallel.is_main:
         return None
@@ -80,31 +81,29 @@ def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
     )
 
 
-def _run_longest_batches(trial: DryRun) -> LongestBatches:
+def _run_longest_batches(run: Run) -> LongestBatches:
     """Make whole updates, as the optimizer state also takes memory."""
-    device, parallel = trial.run.device, trial.run.parallel
+    device, parallel = run.device, run.parallel
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     before = peak_memory_mb(device)
     shapes, seconds = [], []
-    for batch in trial.run.data.batches.largest_batches():
-        trial.update(batch)
-        seconds.append(trial.seconds_of_last)
+    for batch in run.data.batches.largest_batches():
+        seconds.append(timed_update(run, [batch]))
         shapes.append(BatchShape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
     peak = peak_memory_mb(device)
     over_processes = parallel.all_reduce_max if device.type == "cuda" else parallel.all_reduce_sum
     return LongestBatches(shapes, max(seconds), over_processes(peak), over_processes(peak - before))
 
 
-def time_updates(trial: DryRun) -> TimeEstimate:
+def time_updates(run: Run) -> TimeEstimate:
     """Make some updates, and estimate the duration of the run from them."""
-    trial.update()  # a warm-up, which is not timed
+    timed_update(run)  # a warm-up, which is not timed
     seconds: list[float] = []
-    all_reduce_max = trial.run.parallel.all_reduce_max
+    all_reduce_max = run.parallel.all_reduce_max
     while len(seconds) < _MAX_UPDATES and all_reduce_max(sum(seconds)) < _MAX_SECONDS:
-        trial.update()
-        seconds.append(trial.seconds_of_last)
-    mean, run, data = statistics.mean(seconds), trial.run, trial.run.data
+        seconds.append(timed_update(run))
+    mean, data = statistics.mean(seconds), run.data
     validation = 0.0  # seconds
     if data.valid is not None:
         validation = validation_cost(run.config, data) * mean * run.updates_per_epoch

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import torch
 
-from seq2seq_cli.commands.dry_run import DryRun, dry_run, peak_memory_mb
+from seq2seq_cli.commands.dry_run import dry_run, peak_memory_mb, seconds_now, timed_update
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.console import table
+from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.decoding.backends import NativeBackend
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.translation import TranslationInput
@@ -31,6 +32,7 @@ from seq2seq_cli.processes import call_in_new_process
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.io import lines_to_translate
+from seq2seq_cli.training.run import Run
 
 _CEILING_SECONDS = 1.0
 _CEILING_SIZES = {"cpu": 2_048, "cuda": 8_192}
@@ -98,18 +100,19 @@ def measure_training(config: Config, warmup: int, updates: int) -> TrainingSpeed
     return dry_run(partial(_measure_training, warmup, updates), config)
 
 
-def _measure_training(warmup: int, updates: int, trial: DryRun) -> TrainingSpeed:
-    run, parallel = trial.run, trial.run.parallel
+def _measure_training(warmup: int, updates: int, run: Run) -> TrainingSpeed:
+    parallel = run.parallel
     for _ in range(warmup):
-        trial.update()
+        timed_update(run)
     parallel.waiting_and_communication()  # of the warm-up
     tokens = src_tokens = positions = 0
+    parts = _Parts(run)
     for _ in range(updates):
-        for batch in trial.update():
+        for batch in parts.update():
             tokens += batch.num_tokens
             src_tokens += batch.num_src_tokens
             positions += batch.num_positions
-    ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in trial.seconds.items()}
+    ms = {name: 1000 * seconds / updates for name, seconds in parts.seconds.items()}
     seconds = sum(ms.values()) / 1000 * updates
     lost = parallel.waiting_and_communication()
     memory = parallel.all_reduce_sum(peak_memory_mb(run.device))
@@ -141,6 +144,34 @@ def _measure_training(warmup: int, updates: int, trial: DryRun) -> TrainingSpeed
         ceiling_bf16_gflops=ceilings[1],
         share_of_ceiling=gflops / (ceilings[run.use_bf16] or math.inf),
     )
+
+
+class _Parts:
+    """The seconds of all updates, by part, as hooks on the code that trains tell them."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.seconds = dict.fromkeys(("data", "forward", "backward", "optimizer"), 0.0)
+        self._last = 0.0
+        run.loss.register_forward_pre_hook(lambda *_: self._note("backward"))
+        run.loss.register_forward_hook(lambda *_: self._note("forward"))
+        run.optimizer.register_step_pre_hook(lambda *_: self._note("backward"))
+
+    def update(self) -> Sequence[Batch]:
+        """Make the next update, and return its batches."""
+        run, self._last = self._run, seconds_now(self._run.device)
+        batches = run.next_batches()
+        self._note("data")
+        timed_update(run, batches)
+        self._note("optimizer")
+        run.advance(batches)
+        return batches
+
+    def _note(self, name: str) -> None:
+        """Add the time since the last note to this part."""
+        now = seconds_now(self._run.device)
+        self.seconds[name] += now - self._last
+        self._last = now
 
 
 def _ceiling_gflops(device: torch.device, dtype: torch.dtype) -> float:

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from seq2seq_cli.commands.dry_run import DryRun, dry_run
+from seq2seq_cli.commands.dry_run import dry_run
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.plot.figures import COLORS, DASHES, GRAY, default_style
+from seq2seq_cli.training.optimizers.schedules import Plan, set_lr
+from seq2seq_cli.training.run import Run
+from seq2seq_cli.training.step import train_step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,21 +89,35 @@ def find_lr(config: Config, lowest: float, highest: float, updates: int) -> Rang
     return dry_run(functools.partial(_range_test, lowest, highest, updates), config)
 
 
-def _range_test(lowest: float, highest: float, updates: int, trial: DryRun) -> RangeTest:
-    training = trial.run.config.training
+def _update_at(lr: float, run: Run) -> float:
+    """Make the next update at another learning rate; return its loss in nats per target token.
+
+    An update whose loss or gradient is not finite is not applied; its loss is returned as NaN.
+    """
+    batches = run.next_batches()
+    training = {"lr": lr, "schedule": "constant"}
+    set_lr(run.optimizer, run.config.training.model_copy(update=training), 1, Plan())
+    result = train_step(run, batches)
+    run.advance(batches)
+    num_tokens = sum(batch.num_tokens for batch in batches)
+    return result.loss / num_tokens if result.is_finite else math.nan
+
+
+def _range_test(lowest: float, highest: float, updates: int, run: Run) -> RangeTest:
+    training = run.config.training
     logger.info(f"raising the learning rate from {lowest:g} to {highest:g}")
     points: list[Point] = []
     average, best, diverged = 0.0, math.inf, False
     for number in range(updates):
         lr = lowest * (highest / lowest) ** (number / (updates - 1))
-        loss = trial.update_at(lr)
+        loss = _update_at(lr, run)
         average = _SMOOTHING * average + (1 - _SMOOTHING) * loss
         smoothed = average / (1 - _SMOOTHING ** (number + 1))
         if diverged := not smoothed <= _DIVERGED * best:  # NaN too
             break
         points.append(Point(lr, loss, smoothed))
         best = min(best, smoothed)
-    trial.run.parallel.barrier()
+    run.parallel.barrier()
     if len(points) < FEWEST_UPDATES:
         raise UserError(
             f"the loss diverged after {len(points):,} updates, at a learning rate of {lr:.2g}: "
