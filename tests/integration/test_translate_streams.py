@@ -139,10 +139,10 @@ def test_blank_line_of_json_lines_is_an_empty_line(trained, seq2seq):
 
 def test_auto_processes_are_limited_by_memory(trained):
     """In a small container on a large machine, a process per core would run out of memory."""
-    one = Job((trained,)).memory()
+    one = Job((trained,)).bytes_needed()
     weights = (trained / "model.safetensors").stat().st_size
     assert one > 3 * weights + (300 << 20)  # what PyTorch alone takes
-    assert Job((trained, trained)).memory() == one + 3 * weights
+    assert Job((trained, trained)).bytes_needed() == one + 3 * weights
     job = Job((trained,))
     assert [automatic_processes(job, 64, memory) for memory in (0, one, 3 * one - 1, 3 * one)] == [
         1,
@@ -152,4 +152,4 @@ def test_auto_processes_are_limited_by_memory(trained):
     ]
     assert automatic_processes(job, 2, 64 * one) == 2
     with pytest.raises(UserError, match="nowhere"):
-        Job((Path("nowhere"),)).memory()
+        Job((Path("nowhere"),)).bytes_needed()

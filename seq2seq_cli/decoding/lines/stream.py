@@ -63,8 +63,8 @@ class Job:
         """The runs whose models search together. Raises UserError for damaged ensembles."""
         return [member for run in self.run_dirs for member in RunFolder(run).members(self.which)]
 
-    def memory(self) -> int:
-        """Estimate the bytes that a process needs. Raises UserError if there are no weights."""
+    def bytes_needed(self) -> int:
+        """Estimate the bytes of a process. Raises UserError if there are no weights."""
         paths = (member.weights(self.which) for member in self.members)
         num_bytes = sum(path.stat().st_size for path in paths if path.exists())
         return _BYTES_OF_A_PROCESS + _TIMES_ITS_WEIGHTS * num_bytes
@@ -147,9 +147,9 @@ def translate_chunks(
         report(sum(issues, Issues()))
 
 
-def automatic_processes(job: Job, cores: int, memory: int) -> int:
-    """Return one process for each core, or fewer if that needs more than `memory` bytes."""
-    return max(1, min(cores, memory // job.memory()))
+def automatic_processes(job: Job, cores: int, available: int) -> int:
+    """Return one process for each core, or fewer if they need more than the available bytes."""
+    return max(1, min(cores, available // job.bytes_needed()))
 
 
 def _translate_in_processes(

@@ -75,12 +75,12 @@ def processes_to_start(config: Config) -> int:
     return choose_num_processes(config, cores, available_memory())
 
 
-def choose_num_processes(config: Config, cores: int, memory: int) -> int:
+def choose_num_processes(config: Config, cores: int, available: int) -> int:
     """Return how many processes train on this machine; `auto`: one for each core if no slower.
 
     Threads synchronize in every operation, processes once an update: next to another busy program
     processes keep at least 60% of their speed, threads a third. But each process needs enough
-    tokens and its share of the `memory` (bytes), and large models lose more to the all-reduce.
+    tokens and its share of the `available` bytes, and large models lose more to the all-reduce.
     Fewer processes with more threads are chosen where that leaves no core idle. On a GPU, `auto` is
     one process.
     """
@@ -101,7 +101,7 @@ def choose_num_processes(config: Config, cores: int, memory: int) -> int:
         return 1
     budget = config.training.tokens_per_batch
     tokens = min(MOST_TOKENS, text // FEWEST_BATCHES) if budget == "auto" else budget
-    most = min(cores, tokens // _TOKENS_EACH, text // _TOKENS_EACH, memory // _BYTES_EACH)
+    most = min(cores, tokens // _TOKENS_EACH, text // _TOKENS_EACH, available // _BYTES_EACH)
     return max(range(1, max(1, most) + 1), key=lambda count: (count * (cores // count), count))
 
 
@@ -327,6 +327,6 @@ def _reason(folder: Path, rank: int, status: int, is_terminated: bool) -> Except
     if is_terminated:
         return Interrupted("interrupted", 128 + signal.SIGTERM)
     if status < 0:
-        memory = " (out of memory?)" if status == -signal.SIGKILL else ""
-        return UserError(f"process {rank} was killed by signal {-status}{memory}; {WHAT_NOW}")
+        guess = " (out of memory?)" if status == -signal.SIGKILL else ""
+        return UserError(f"process {rank} was killed by signal {-status}{guess}; {WHAT_NOW}")
     return UserError(f"process {rank} failed with status {status}; {WHAT_NOW}")
