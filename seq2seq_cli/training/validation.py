@@ -5,11 +5,13 @@ The main process scores the model, and all processes count the result.
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from tensorboard.compat.proto.summary_pb2 import Summary
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.metrics import METRICS, Metric
@@ -21,7 +23,7 @@ from seq2seq_cli.model.weights import read_facts, read_model_scores
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import with_weights
 from seq2seq_cli.training.checkpoints.checkpoint import Saver, record_score
-from seq2seq_cli.training.logging.metrics_log import AttentionPlots, Monitor
+from seq2seq_cli.training.logging.metrics_log import Monitor
 from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates
 from seq2seq_cli.training.run import Run
@@ -37,7 +39,7 @@ class Validation(NamedTuple):
 
     scores: Scores
     general: Scores | None  # on `data.general`
-    plots: AttentionPlots | None = None
+    plots: Sequence[Summary] | None = None  # of attention
 
     def general_score(self, metric: Metric) -> float | None:
         return None if self.general is None else self.general.metrics()[metric]
@@ -102,7 +104,7 @@ def log_validation(run: Run, monitor: Monitor, found: Validation, *, has_forgott
     if scores.hypotheses and run.config.validation.samples:
         monitor.samples(state.step, scores, run.config.validation.samples)
     if found.plots is not None:
-        monitor.attention(state.step, found.plots)
+        monitor.plots(state.step, found.plots)
     if is_finished(run):
         scores.issues.report()
 

@@ -7,10 +7,11 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import Self
 
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tqdm import tqdm
 
 from seq2seq_cli.config.loader import config_yaml, flatten, yaml_text
@@ -24,13 +25,6 @@ from seq2seq_cli.training.logging.tensorboard import AppendOnlyFile, EventFile
 from seq2seq_cli.training.run import Run, TrainingState
 
 logger = logging.getLogger(__name__)
-
-
-class AttentionPlots(NamedTuple):
-    """What TensorBoard shows of a model's attention, by name."""
-
-    images: dict[str, bytes]  # PNG
-    entropy: dict[str, float]  # nats
 
 
 class Monitor:
@@ -143,10 +137,9 @@ class Monitor:
             rows.append(f"| {row.replace('<', '&lt;')} |")
         self._tensorboard.text(step, "valid/samples", "\n".join(rows))
 
-    def attention(self, step: int, plots: AttentionPlots) -> None:
-        """Show attention in TensorBoard: heat maps, and the entropy of every head."""
-        self._tensorboard.images(step, plots.images)
-        self._tensorboard.scalars(step, plots.entropy)
+    def plots(self, step: int, plots: Sequence[Summary]) -> None:
+        """Show plots in TensorBoard."""
+        self._tensorboard.write(step, plots)
 
     def candidates(self, step: int, table: str) -> None:
         """Show the scores of the models that a run may end with."""

@@ -3,7 +3,7 @@
 import io
 import logging
 import re
-import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -72,22 +72,14 @@ class EventFile:
         self._options.sync()
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        scalars = [summary.scalar(*item) for item in values.items()]  # type: ignore[no-untyped-call]
-        self._file.append(self._records(*(Event(step=step, summary=s) for s in scalars)))
+        self.write(step, [summary.scalar(*item) for item in values.items()])  # type: ignore[no-untyped-call]
 
     def text(self, step: int, name: str, text: str) -> None:
-        markdown = summary.text(name, text)  # type: ignore[no-untyped-call]
-        self._file.append(self._records(Event(step=step, summary=markdown)))
+        self.write(step, [summary.text(name, text)])  # type: ignore[no-untyped-call]
 
-    def images(self, step: int, images: dict[str, bytes]) -> None:
-        """Write PNG files."""
-        for name, png in images.items():
-            width, height = struct.unpack(">II", png[16:24])  # in the header of every PNG
-            image = Summary.Image(
-                width=width, height=height, colorspace=_RGBA, encoded_image_string=png
-            )
-            shown = Summary(value=[Summary.Value(tag=name, image=image)])
-            self._file.append(self._records(Event(step=step, summary=shown)))
+    def write(self, step: int, summaries: Sequence[Summary]) -> None:
+        events = (Event(step=step, summary=one) for one in summaries)
+        self._file.append(self._records(*events))
 
     def options(self, values: dict[str, float | str]) -> None:
         """Write the hyperparameters for the HParams tab, replacing the ones of earlier starts.
@@ -110,7 +102,6 @@ class EventFile:
         return records.getvalue()
 
 
-_RGBA = 4  # TensorBoard's number for red, green, blue and opacity
 _VERSION = Event(file_version="brain.Event:2")  # how every file begins
 
 
