@@ -5,7 +5,6 @@ D d_model, H heads, K size of one head, J pairs of its dimensions, 1 a dimension
 broadcasting, 2 the numbers of a pair.
 """
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never
@@ -256,14 +255,6 @@ class MultiHeadAttention(nn.Module):
         )
         output_BQD: Tensor = self.output(heads_BQD)
         return output_BQD
-
-    def query_with_scale(self) -> nn.Linear:
-        """Return a query projection that includes the scale: q·k / √K are the scores."""
-        query = copy.deepcopy(self.query)
-        with torch.no_grad():
-            for parameter in query.parameters():
-                parameter.view(self.heads, self.head_size, -1).mul_(self.scale.factor())
-        return query
 
     def _project(
         self,

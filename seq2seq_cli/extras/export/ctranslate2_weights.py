@@ -13,6 +13,7 @@ from seq2seq_cli.config.types import Activation
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2
 from seq2seq_cli.extras.export.format import is_imported
 from seq2seq_cli.extras.export.vocabularies import ctranslate2_rows, names_of
+from seq2seq_cli.extras.export.weights import query_with_scale
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizers
@@ -97,13 +98,13 @@ def _fill_side(side: Any, layers: nn.ModuleList, norm: nn.Module, model: Transfo
         assert isinstance(layer, EncoderLayer | DecoderLayer)
         attention, feed_forward = layer.self_attention, layer.feed_forward
         linear = target.self_attention.linear
-        query = attention.query_with_scale()
+        query = query_with_scale(attention)
         _fill_linear(linear[0], query, attention.key, attention.value)
         _fill_linear(linear[1], attention.output)
         _fill_norm(target.self_attention.layer_norm, layer.self_attention_residual.norm)
         if isinstance(layer, DecoderLayer):
             cross, linear = layer.cross_attention, target.attention.linear
-            _fill_linear(linear[0], cross.query_with_scale())
+            _fill_linear(linear[0], query_with_scale(cross))
             _fill_linear(linear[1], cross.key, cross.value)
             _fill_linear(linear[2], cross.output)
             _fill_norm(target.attention.layer_norm, layer.cross_attention_residual.norm)

@@ -4,14 +4,16 @@ Their positional encodings have all sines before all cosines, while ours alterna
 dimensions of every vector between layers are permuted: first the even ones, then the odd ones.
 """
 
+import copy
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from seq2seq_cli.extras.export.vocabularies import Rows
+    from seq2seq_cli.model.attention import MultiHeadAttention
     from seq2seq_cli.model.transformer import Transformer
 
 # Parameters whose rows, or else columns, are dimensions of the vectors between layers.
@@ -73,6 +75,18 @@ def permuted(weights: Mapping[str, Any], order: Any) -> dict[str, Any]:
     return changed
 
 
+def query_with_scale(attention: "MultiHeadAttention") -> "nn.Linear":
+    """Return a query projection that includes the scale: q·k / √K are the scores."""
+    import torch
+
+    query = copy.deepcopy(attention.query)
+    with torch.no_grad():
+        for parameter in query.parameters():
+            heads = parameter.view(attention.heads, attention.head_size, -1)
+            heads.mul_(attention.scale.factor())
+    return query
+
+
 def _sines_first(d_model: int) -> list[int]:
     """Return the dimensions here in the order of the other programs."""
     return [*range(0, d_model, 2), *range(1, d_model, 2)]
@@ -87,12 +101,12 @@ def _parameters(model: "Transformer", rows: "Rows") -> dict[str, "Tensor"]:
     from torch import nn
 
     from seq2seq_cli.model.attention import MultiHeadAttention
-    from seq2seq_cli.model.weights import unique_parameters
+    from seq2seq_cli.model.parameters import unique_parameters
 
     found = unique_parameters(model)
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
-            query = unique_parameters(module.query_with_scale())
+            query = unique_parameters(query_with_scale(module))
             found |= {f"{name}.query.{part}": tensor for part, tensor in query.items()}
         elif isinstance(module, nn.Linear):
             found.setdefault(f"{name}.bias", module.weight.new_zeros(module.out_features))
