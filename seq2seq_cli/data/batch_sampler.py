@@ -1,7 +1,7 @@
 """The batches of every epoch by epoch and position, in memory that does not grow with the text."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -9,9 +9,6 @@ from seq2seq_cli.data.batch_plan import Indices, Plan, pairs_of_epoch, plan_epoc
 from seq2seq_cli.data.batches import Batch, make_batch, padded_batch
 from seq2seq_cli.data.token_store import Sentences, TokenStore
 from seq2seq_cli.data.tokenization import Ids
-from seq2seq_cli.tokenizers.subword_sampling import Sampler, Samplers
-
-_NO_SAMPLERS = Samplers()
 
 MOST_PAIRS = 1 << 22  # that are shuffled together: 200 MB
 POOL = 128  # batches whose pairs are grouped by their sampled lengths
@@ -22,6 +19,35 @@ _BLOCK = 1 << 12  # consecutive pairs of a large text that go into the same buff
 
 # The parts of an epoch that were trained with another batch size: (tokens_per_batch, batches used).
 ConsumedParts = Sequence[Sequence[int]]
+
+
+class Sampler(Protocol):
+    """Samples the segmentation of sentences into subwords, again in every epoch.
+
+    The sentences are given by their ids without sampling. `extras/subwords` has samplers.
+    """
+
+    key: str  # identifies the options that the lengths of sampled sentences depend on
+
+    def __call__(
+        self, sentences: Sequence[Ids], pairs: Sequence[int] | Ids, epoch: int
+    ) -> Sequence[Ids]:
+        """Return sampled ids of sentences; `pairs` are the indices of their pairs in the corpus."""
+
+
+class Samplers(NamedTuple):
+    """The samplers of both sides; None for a side that is not sampled."""
+
+    src: Sampler | None = None
+    tgt: Sampler | None = None
+
+    @property
+    def key(self) -> str:
+        """Identifies the options that the lengths of sampled sentences depend on."""
+        return " ".join(str(sampler and sampler.key) for sampler in self) if any(self) else ""
+
+
+_NO_SAMPLERS = Samplers()
 
 
 class BatchSampler:

@@ -10,7 +10,7 @@ from seq2seq_cli.config.presets import warn_of_defaults, with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batch_plan import pairs_per_epoch
-from seq2seq_cli.data.batch_sampler import BatchSampler
+from seq2seq_cli.data.batch_sampler import BatchSampler, Samplers
 from seq2seq_cli.data.cache import cached_counts
 from seq2seq_cli.data.token_store import open_store, write_segments
 from seq2seq_cli.errors import UserError
@@ -20,7 +20,6 @@ from seq2seq_cli.model.device import check_compiler, choose_device
 from seq2seq_cli.model.parameters import freeze
 from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.tokenizers.subword_sampling import Samplers
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
 from seq2seq_cli.tokenizers.vocabulary import with_vocab_size
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch

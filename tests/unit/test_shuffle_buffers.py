@@ -7,11 +7,10 @@ from seq2seq_cli.config.regularization import SubwordSampling
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
-from seq2seq_cli.data.batch_sampler import BatchSampler
+from seq2seq_cli.data.batch_sampler import BatchSampler, Samplers
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.extras.subwords.sampler import make_samplers
-from seq2seq_cli.tokenizers.subword_sampling import Samplers
 from seq2seq_cli.tokenizers.tokenizer import PAD_ID, Tokenizers, fit_tokenizers
 
 NUM_PAIRS = 5 * 4_096 + 100  # five blocks, and a part of one

@@ -14,6 +14,8 @@ import numpy as np
 
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.types import TOKENIZER_KINDS
+from seq2seq_cli.data.batch_sampler import Sampler, Samplers
+from seq2seq_cli.data.tokenization import Ids
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.subwords.segmenters import (
     SEGMENTERS,
@@ -26,7 +28,6 @@ from seq2seq_cli.extras.subwords.segmenters import (
     ranges,
 )
 from seq2seq_cli.tokenizers.sentencepiece_tokenizer import parsed
-from seq2seq_cli.tokenizers.subword_sampling import Ids, Sampler, Samplers
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer, Tokenizers
 
 

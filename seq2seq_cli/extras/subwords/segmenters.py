@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seq2seq_cli.config.types import TokenizerKind
-from seq2seq_cli.tokenizers.subword_sampling import Ids
+from seq2seq_cli.data.tokenization import Ids
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID
 
 Counts = npt.NDArray[np.int64]
