@@ -125,7 +125,6 @@ _DEPENDENT = (
 
 
 def preset_for(num_pairs: int) -> PresetName:
-    """Return the preset for a corpus of this size."""
     return [name for name, preset in PRESETS.items() if num_pairs >= preset.fewest_pairs][-1]
 
 

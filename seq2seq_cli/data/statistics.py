@@ -11,10 +11,9 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.data.record import Record, read_record
+from seq2seq_cli.data.record import Record
 from seq2seq_cli.data.seen_words import SeenWords, seen_words
 from seq2seq_cli.data.token_store import TokenStore
-from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.sentences import MARKS, find_inner_marks, split_sentences
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
@@ -117,8 +116,3 @@ def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatisti
         src_words=seen_words(store.src, src_tokenizer),
         fewest_src_tokens=int(src.min()),
     )
-
-
-def read_statistics(run: RunFolder) -> TextStatistics | None:
-    """Read the statistics; None if the file is missing, UserError if its content is not valid."""
-    return read_record(run.statistics, TextStatistics)

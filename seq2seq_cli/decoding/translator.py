@@ -10,8 +10,9 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName
+from seq2seq_cli.data.record import read_record
 from seq2seq_cli.data.seen_words import UnseenWords
-from seq2seq_cli.data.statistics import LengthLimit, TextStatistics, read_statistics
+from seq2seq_cli.data.statistics import LengthLimit, TextStatistics
 from seq2seq_cli.decoding.backends import (
     Backend,
     NativeBackend,
@@ -100,11 +101,6 @@ class Translator:
             )
         return self.models[0]
 
-    @property
-    def decoder(self) -> "Decoder":
-        """The engine, for searches in PyTorch."""
-        return self.backend.decoder
-
     def _search(self, requests: Sequence[Request]) -> list[list[Hypothesis]]:
         return self.backend.search(requests, self.config.decoding, self.tokenizers.tgt)
 
@@ -156,7 +152,8 @@ class Translator:
                 _ = backend.models  # which reads them
             return backend
 
-        return cls(run.with_weights(which, read), tokenizers, config, read_statistics(run))
+        backend = run.with_weights(which, read)
+        return cls(backend, tokenizers, config, read_record(run.statistics, TextStatistics))
 
     @classmethod
     def ensemble(cls, translators: Sequence[Self]) -> Self:

@@ -81,7 +81,6 @@ def _choose(
     step: int,
     before_write: Callable[[Path], None],
 ) -> None:
-    """Measure searches with a trained model, and write the best one."""
     translator = Translator.load(folder.path, config.training.device)
     sample = _sample(config, valid, translator)
     try:

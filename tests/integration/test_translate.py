@@ -52,7 +52,7 @@ def test_translator_can_be_copied_and_pickled(trained, precision):
     for translator in (one, both):
         for copied in (copy.deepcopy(translator), pickle.loads(pickle.dumps(translator))):
             assert copied.models[0] is not translator.models[0]
-            assert type(copied.decoder) is type(translator.decoder)
+            assert type(copied.backend.decoder) is type(translator.backend.decoder)
             assert copied.translate(lines) == translator.translate(lines)
 
 
@@ -222,11 +222,11 @@ def test_ensemble_of_identical_models_matches_the_single_model(trained, seq2seq,
 
 @pytest.mark.skipif("int8" not in native.precisions(), reason="needs the compiled decoder")
 def test_auto_precision_is_int8_where_supported_and_fp32_for_evaluation(trained):
-    assert Translator.load(trained, "cpu").decoder.precision == "int8"
-    assert Translator.load(trained, "cpu", exact=True).decoder.precision == "fp32"
+    assert Translator.load(trained, "cpu").backend.precision == "int8"
+    assert Translator.load(trained, "cpu", exact=True).backend.precision == "fp32"
     for precision in ("fp32", "bf16"):
         given = [f"decoding.precision={precision}"]
-        assert Translator.load(trained, "cpu", given, exact=True).decoder.precision == precision
+        assert Translator.load(trained, "cpu", given, exact=True).backend.precision == precision
 
 
 def test_all_precisions_translate_alike(trained, numbers, seq2seq):

@@ -32,7 +32,7 @@ while [ "$1" != -o ]; do shift; done
 """
 ENGINE = """
 from seq2seq_cli import Translator
-print(type(Translator.load("runs/quickstart", "cpu").decoder).__name__)
+print(type(Translator.load("runs/quickstart", "cpu").backend.decoder).__name__)
 """
 
 

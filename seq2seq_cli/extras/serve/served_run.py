@@ -6,7 +6,8 @@ from pathlib import Path
 from seq2seq_cli.config.languages import LanguagePair, languages_of
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.types import DeviceName
-from seq2seq_cli.data.statistics import read_statistics
+from seq2seq_cli.data.record import read_record
+from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
 from seq2seq_cli.run_folder import RunFolder
@@ -69,7 +70,7 @@ class ServedRun:
             )
         longest = _CHARACTERS_PER_TOKEN * config.data.max_length
         splitter = SentenceSplitter(longest=longest)
-        if (statistics := read_statistics(folder)) is not None:
+        if (statistics := read_record(folder.statistics, TextStatistics)) is not None:
             marks, most = statistics.src_inner_marks, statistics.src_sentences.p90
             splitter = SentenceSplitter(marks, most, longest)
         return cls(languages, splitter)
