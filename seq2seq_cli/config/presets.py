@@ -39,45 +39,35 @@ class Preset(NamedTuple):
     choices: Choices
 
 
+_SMALL: Choices = {
+    "model.d_model": Choice(128, "small models translate better with little text (Wu et al. 2021)"),
+    "model.heads": Choice(4),
+    "model.layers": Choice(4, "layers each in encoder and decoder"),
+    "model.d_ff": Choice(256, "twice d_model"),
+    "model.dropout": Choice(0.3, "less text needs more dropout"),
+    "model.positions": Choice("rotary", "converges faster than sinusoidal"),
+    "training.max_steps": Choice(2_600),
+    "training.tokens_per_batch": Choice(4_096),
+    "training.optimizer": Choice("muon", "converges faster than adamw"),
+    "training.lr": Choice(2e-2, "small models tolerate high learning rates"),
+    "training.weight_decay": Choice(0.1, "lowers the validation loss with muon"),
+    "training.warmup_steps": Choice(300),
+    "training.schedule": Choice("cosine", "decays to 0 at the end"),
+}
+
 PRESETS: dict[PresetName, Preset] = {
-    "small": Preset(
-        0,
-        "up to 75,000 sentence pairs",
-        {
-            "model.d_model": Choice(
-                128, "small models translate better with little text (Wu et al. 2021)"
-            ),
-            "model.heads": Choice(4),
-            "model.layers": Choice(4, "layers each in encoder and decoder"),
-            "model.d_ff": Choice(256, "twice d_model"),
-            "model.dropout": Choice(0.3, "less text needs more dropout"),
-            "model.positions": Choice("rotary", "converges faster than sinusoidal"),
-            "training.max_steps": Choice(2_600),
-            "training.tokens_per_batch": Choice(4_096),
-            "training.optimizer": Choice("muon", "converges faster than adamw"),
-            "training.lr": Choice(2e-2, "small models tolerate high learning rates"),
-            "training.weight_decay": Choice(0.1, "lowers the validation loss with muon"),
-            "training.warmup_steps": Choice(300),
-            "training.schedule": Choice("cosine", "decays to 0 at the end"),
-        },
-    ),
+    "small": Preset(0, "up to 75,000 sentence pairs", _SMALL),
     "medium": Preset(
         75_000,
         "75,000 to 500,000 sentence pairs",
         {
+            **_SMALL,
             "model.d_model": Choice(192, "trains on two cores in hours"),
-            "model.heads": Choice(4),
-            "model.layers": Choice(4, "layers each in encoder and decoder"),
             "model.d_ff": Choice(768, "four times d_model"),
             "model.dropout": Choice(0.2, "less text needs more dropout"),
-            "model.positions": Choice("rotary", "converges faster than sinusoidal"),
             "training.max_steps": Choice(12_000),
-            "training.tokens_per_batch": Choice(4_096),
-            "training.optimizer": Choice("muon", "converges faster than adamw"),
             "training.lr": Choice(1.4e-2, "larger models need lower learning rates"),
-            "training.weight_decay": Choice(0.1, "lowers the validation loss with muon"),
             "training.warmup_steps": Choice(500),
-            "training.schedule": Choice("cosine", "decays to 0 at the end"),
         },
     ),
     "large": Preset(

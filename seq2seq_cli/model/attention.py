@@ -277,7 +277,8 @@ class MultiHeadAttention(nn.Module):
             joined = self._joined(states_BMD, projections)
             split = layout.split_heads(joined, len(projections) * self.heads)
             heads = split.chunk(len(projections), dim=1)
-        heads = [_in_fp32_on_cpu(heads_BHMK) for heads_BHMK in heads]
+        if states_BMD.device.type == "cpu":  # where such small products gain nothing from bf16
+            heads = [heads_BHMK.float().contiguous() for heads_BHMK in heads]
         if not self.is_rotary:
             return heads
         if rotation is None:
@@ -297,11 +298,6 @@ class MultiHeadAttention(nn.Module):
         if projections[0].bias is not None:
             bias = torch.cat([projection.bias for projection in projections])
         return F.linear(states_BMD, weight, bias)
-
-
-def _in_fp32_on_cpu(heads_BHMK: Tensor) -> Tensor:
-    """Convert to fp32 on a CPU, where products of such small matrices gain nothing from bf16."""
-    return heads_BHMK.float().contiguous() if heads_BHMK.device.type == "cpu" else heads_BHMK
 
 
 def _is_sdpa_better(q_BHQK: Tensor, k_BHMK: Tensor, dropout: float) -> bool:

@@ -59,7 +59,9 @@ class Finding:
     def add(self, line: int, *sides: str) -> None:
         self.count += 1
         if len(self.examples) < _EXAMPLES:
-            self.examples.append(_example(line, *sides))
+            columns = _COLUMNS // len(sides)
+            text = " → ".join(truncate_for_terminal(side, columns) for side in sides)
+            self.examples.append(Example(line, text))
 
 
 @dataclass(frozen=True)
@@ -177,11 +179,6 @@ def _audit_file(name: str, lines: Iterator[bytes]) -> FileAudit:
 
 def _lengths(all_ids: Sequence[list[int]]) -> npt.NDArray[np.float32]:
     return np.array([len(ids) + 1 for ids in all_ids], np.float32)
-
-
-def _example(line: int, *sides: str) -> Example:
-    columns = _COLUMNS // len(sides)
-    return Example(line, " → ".join(truncate_for_terminal(side, columns) for side in sides))
 
 
 class _SideCounter:
