@@ -341,7 +341,7 @@ class _Reader:
 
     def _embeddings(self, options: dict[str, Any]) -> dict[str, Array]:
         """Take embeddings and projection, and find out what is tied and scaled."""
-        from seq2seq_cli.model.weights import IMPOSSIBLE
+        from seq2seq_cli.extras.convert.missing_rows import IMPOSSIBLE
 
         names = self.names.tensors
         is_numbered = "encoder/embeddings_0/weight" in names
