@@ -18,8 +18,8 @@ from safetensors.numpy import load_file
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.extras.convert.ctranslate2 import ModelFile, read_model_file
 from seq2seq_cli.extras.convert.foreign import fit_positions, marian_base, table_of_positions
+from seq2seq_cli.extras.convert.missing_rows import IMPOSSIBLE
 from seq2seq_cli.model.positions import sinusoidal_positions
-from seq2seq_cli.model.weights import IMPOSSIBLE
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIDES = ("encoder", "decoder")
