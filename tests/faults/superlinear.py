@@ -190,6 +190,7 @@ PARSERS = {
     "text": Parser(document("text"), []),
     "html": Parser(document("html"), HTML),
     "markdown": Parser(document("markdown"), MARKDOWN),
+    "xml": Parser(document("xml"), [*HTML, *XML]),
     "SubRip": Parser(document("subtitles", "1\n00:01.000 --> 00:02.000\n"), SUBTITLES),
     "WebVTT": Parser(document("subtitles", "WEBVTT\n\n00:01.000 --> 00:02.000\n"), SUBTITLES),
     "sentences": Parser(sentences, []),

@@ -1,10 +1,14 @@
 """The interfaces of DeepL, as far as its official clients need it, and of Immersive Translate."""
 
+import functools
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from seq2seq_cli.config.languages import language_name
+from seq2seq_cli.extras.serve.documents.formats import READERS, Reader
+from seq2seq_cli.extras.serve.documents.xml_document import XmlTags, read_xml
 from seq2seq_cli.extras.serve.gateway import Gateway
 from seq2seq_cli.extras.serve.request_fields import Fields
 from seq2seq_cli.extras.serve.responses import Json, invalid
@@ -24,7 +28,7 @@ class DeepL:
         ]
 
     async def translate(self, request: Request) -> Response:
-        """Translate a list of texts; with tag_handling they are HTML."""
+        """Translate a list of texts; with tag_handling they are HTML or XML."""
         fields = await self._gateway.fields(request)
         tags = fields.text("tag_handling", "")
         if tags not in ("", "html", "xml"):
@@ -33,7 +37,9 @@ class DeepL:
             raise invalid("formality is not supported")
         if fields.values.get("glossary_id") or fields.values.get("glossary_ids"):
             raise invalid("glossaries are not supported; /translate has the field glossary")
-        options = TranslationOptions(format="html" if tags else "text")
+        options = TranslationOptions(
+            _xml_reader(fields) if tags == "xml" else READERS["html" if tags else "text"]
+        )
         translations = [
             {
                 "detected_source_language": language.upper(),
@@ -84,3 +90,20 @@ class DeepL:
         """Report that there is no limit: nothing is counted."""
         await self._gateway.fields(request)
         return Json({"character_count": 0, "character_limit": 1_000_000_000_000})
+
+
+def _xml_reader(fields: Fields) -> Reader:
+    """Return what reads XML with the options of a request."""
+
+    def tags(name: str) -> frozenset[str]:
+        given = fields.texts(name) if fields.values.get(name) else []
+        lists = [given] if isinstance(given, str) else given
+        return frozenset(tag.strip() for each in lists for tag in each.split(","))
+
+    options = XmlTags(
+        tags("splitting_tags"),
+        tags("non_splitting_tags"),
+        tags("ignore_tags"),
+        "outline_detection" not in fields.values or fields.flag("outline_detection"),
+    )
+    return functools.partial(read_xml, tags=options)

@@ -13,7 +13,6 @@ from starlette.requests import Request
 
 from seq2seq_cli.config.languages import LanguagePair, language_name
 from seq2seq_cli.extras.serve.documents.document import Document
-from seq2seq_cli.extras.serve.documents.formats import READERS
 from seq2seq_cli.extras.serve.languages import Detected, detect, find_language
 from seq2seq_cli.extras.serve.request_fields import Fields, Limits, check_length
 from seq2seq_cli.extras.serve.responses import CLIENT_GONE, RequestError, invalid, is_deepl
@@ -153,7 +152,7 @@ class Gateway:
             run, detected = self.route(text, source, target)
             if run is None:
                 return TextTranslation(Document((text,)), 0, options, detected)
-            document = READERS[options.format](text, runs[run].splitter)
+            document = options.read(text, runs[run].splitter)
             return TextTranslation(document, run, options, detected)
 
         read_texts = [await turns.call(read, text) for text in texts]

@@ -41,7 +41,7 @@ class LibreTranslate:
         if text_format not in READERS:
             raise invalid(f"{text_format} format is not supported")
         options = TranslationOptions(
-            format=text_format,
+            read=READERS[text_format],
             alternatives=fields.whole_number("alternatives", self._gateway.limits.alternatives),
             glossary=Glossary(fields.glossary("glossary")),
             alignments=fields.flag("alignments"),

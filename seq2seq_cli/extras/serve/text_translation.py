@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from seq2seq_cli.extras.serve.documents.document import Document, Sentence
 from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
-from seq2seq_cli.extras.serve.documents.formats import FormatName
+from seq2seq_cli.extras.serve.documents.formats import Reader, read_plain_text
 from seq2seq_cli.extras.serve.glossary import Glossary
 from seq2seq_cli.extras.serve.languages import Detected
 from seq2seq_cli.extras.serve.messages import SearchOptions, SentenceInput, SentenceOutput
@@ -24,9 +24,9 @@ _MAX_OUTSIDE = 2_000  # characters of a request that works outside of the thread
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """The format of a request's texts, and the requested details."""
+    """What reads a request's texts, and the requested details."""
 
-    format: FormatName = "text"
+    read: Reader = read_plain_text
     alternatives: int = 0
     glossary: Glossary | None = None
     alignments: bool = False
@@ -66,7 +66,7 @@ class TranslatedSentence(NamedTuple):
 
         source, (best, *others) = self.source.text, self.outputs
         details: dict[str, Any] = {"source": source}
-        if options.format == "text":
+        if options.read is read_plain_text:
             details |= {"sourceStart": self.source_start, "targetStart": self.target_start}
         if has_words:
             details["sourceWords"] = word_spans(source)

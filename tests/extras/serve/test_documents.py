@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from seq2seq_cli.extras.serve.documents.document import Sentence
+from seq2seq_cli.extras.serve.documents.document import Document, Sentence
 from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
 from seq2seq_cli.extras.serve.documents.formats import READERS, FormatName
 from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
+from seq2seq_cli.extras.serve.documents.xml_document import XmlTags, read_xml
 from seq2seq_cli.extras.serve.messages import SentenceOutput
 from seq2seq_cli.text.sentences import sentence_spans, split_sentences
 from seq2seq_cli.text.words import word_spans
@@ -26,8 +27,11 @@ def sentences(text: str, name: FormatName = "text", splitter: SentenceSplitter =
 
 
 def write(text: str, name: FormatName, translate) -> str:
-    """What becomes of a document whose sentences a function translates."""
-    document = READERS[name](text, SPLITTER)
+    """What becomes of a text whose sentences a function translates."""
+    return write_document(READERS[name](text, SPLITTER), translate)
+
+
+def write_document(document: Document, translate) -> str:
     writer = DocumentWriter(document)
     return "".join(writer.add(translate(s)) for s in document.sentences) + writer.rest()
 
@@ -289,6 +293,9 @@ def test_elements_stay_nested_whatever_the_alignment(source: str, random):
     before, after = Nesting(source).tags, Nesting(written).tags
     assert all(after[tag] >= before[tag] for tag in ("code", "p"))
     assert after.keys() <= before.keys()
+    in_xml = Nesting(write(source.replace("=x", "='x'"), "xml", translate)).tags
+    assert all(in_xml[tag] >= count for tag, count in before.items())
+    assert in_xml.keys() == before.keys()
 
 
 @given(st.lists(st.sampled_from(["w", "<a x>w</a>", "<b>w</b>", "<b>w <a x>w</a></b>"])), st.data())
@@ -370,6 +377,80 @@ def test_html_whose_sentences_stay_the_same_stays_the_same(source: str):
     assert re.findall("</?(?:p|li|h1|td|div|pre|hr|title)", written) == re.findall(
         "</?(?:p|li|h1|td|div|pre|hr|title)", source
     )
+
+
+# XML
+
+
+@pytest.mark.parametrize(
+    ("source", "tags", "found", "expected"),
+    [
+        (
+            "<d>\n<t>A title</t>\n<par>One <b>two <i>now</i></b>. Three.</par></d>",
+            XmlTags(),
+            ["A title", "One two now.", "Three."],
+            "<d>\n<t>A TITLE</t>\n<par>ONE <b>TWO <i>NOW</i></b>. THREE.</par></d>",
+        ),
+        (
+            'Press <x id="1"/> or <g id="2"><g id="3">this</g></g>',
+            XmlTags(),
+            ["Press  or this"],
+            'PRESS <x id="1"/>  OR <g id="2"><g id="3">THIS</g></g>',
+        ),
+        (
+            "one <script>two <br/>two</script> <Code>three</Code> <title/>four",
+            XmlTags(),
+            ["one two two three four"],
+            "ONE <script>TWO <br/>TWO</script> <Code>THREE</Code> <title/>FOUR",
+        ),
+        (
+            "<d><par>one two</par> <par>three</par></d>",
+            XmlTags(non_splitting={"par"}),
+            ["one two three"],
+            "<d><par>ONE TWO</par> <par>THREE</par></d>",
+        ),
+        ("one <p>two</p> <b>three</b>", XmlTags(splitting={"p"}), ["one", "two", "three"], None),
+        (
+            "<d><p>one</p> <b>two</b> <b>three</b></d>",
+            XmlTags(splitting={"p"}, detects_outline=False),
+            ["one", "two three"],
+            "<d><p>ONE</p> <b>TWO</b> <b>THREE</b></d>",
+        ),
+        (
+            "<d><n>one</n><p>two <n>three</n> four</p></d>",
+            XmlTags(ignored={"n"}),
+            ["two three four"],
+            "<d><n>one</n><p>TWO <n>three</n> FOUR</p></d>",
+        ),
+        (
+            "<!DOCTYPE d [<!ENTITY b 'c'>]><d>one &b; &lt;&eacute;</d><?p a > b?>",
+            XmlTags(),
+            ["one  <é"],
+            "<!DOCTYPE d [<!ENTITY b 'c'>]><d>ONE &b;  &lt;É</d><?p a > b?>",
+        ),
+        ("<标题>one <![CDATA[<b> >]]></标题>", XmlTags(), ["one"], None),
+        ("</b>one <i>two</i></c> three <d>four", XmlTags(), ["one two three four"], None),
+        ("<ul><li>one</li><li translate='no'>two</li></ul>", XmlTags(), ["one"], None),
+    ],
+)
+def test_xml(source: str, tags: XmlTags, found: list[str], expected: str | None):
+    document = read_xml(source, SPLITTER, tags)
+    assert [sentence.text for sentence in document.sentences] == found
+    assert write_document(document, same).replace("  ", " ") == source.replace("&eacute;", "é")
+    if expected is not None:
+        assert write_document(document, upper) == expected
+
+
+def test_xml_keeps_elements_whose_words_a_translation_lacks():
+    def translate(_: Sentence) -> SentenceOutput:
+        return SentenceOutput("A C", [(0, 0), (2, 1)])
+
+    assert write("a <g>b</g> c", "xml", translate) == "A <g></g>C"
+
+
+@given(st.text(alphabet=st.sampled_from("<>/!?-&;[]a b='\"\n"), max_size=40))
+def test_any_text_can_be_read_as_xml(source: str):
+    assert isinstance(write(source, "xml", same), str)
 
 
 # Markdown

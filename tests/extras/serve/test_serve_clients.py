@@ -39,6 +39,12 @@ def test_deepl(server: Served, guarded: Served):
         "<p>one <b>two</b></p>", source_lang="EN", target_lang="DE", tag_handling="html"
     )
     assert str(html) == "<p>1 <b>2</b></p>"
+    xml = client.translate_text(
+        "<d><p>one <x/>two <k>three</k></p><p>four</p>  <b>five</b></d>",
+        **{"source_lang": "EN", "target_lang": "DE", "tag_handling": "xml"},
+        **{"outline_detection": False, "splitting_tags": "q,p", "ignore_tags": ["k"]},
+    )
+    assert str(xml) == "<d><p>1 <x/>2 <k>three</k></p><p>4</p>  <b>5</b></d>"
     assert [language.code for language in client.get_target_languages()] == ["DE"]
     assert [language.code for language in client.get_source_languages()] == ["EN"]
     assert not client.get_usage().any_limit_reached

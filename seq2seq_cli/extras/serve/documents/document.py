@@ -58,6 +58,7 @@ class Document:
 
     pieces: tuple[Piece, ...]
     escape: Callable[[str], str] = str
+    keeps_elements: bool = False  # also those whose words have no translation
 
     @property
     def sentences(self) -> list[Sentence]:

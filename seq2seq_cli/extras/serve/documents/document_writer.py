@@ -1,11 +1,11 @@
 """Writes a document with translations; the markup of a sentence follows the alignment of words.
 
 Markup around words of the source goes around the words aligned with them. Markup whose words have
-no translation is left out; a link goes around the nearest word.
+no translation is left out, except in XML; a link goes around the nearest word.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from seq2seq_cli.extras.serve.documents.document import Document, Gap, Sentence, Span
@@ -14,14 +14,13 @@ from seq2seq_cli.text.sentences import separator
 from seq2seq_cli.text.words import word_spans
 
 Range = tuple[int, int]
-Escape = Callable[[str], str]
 
 
 class DocumentWriter:
     """Writes a document with translations in place of its sentences, in order."""
 
     def __init__(self, document: Document) -> None:
-        self._escape = document.escape
+        self._document = document
         self._pieces = iter(document.pieces)
         self._last = ""  # translation
 
@@ -35,9 +34,9 @@ class DocumentWriter:
             if isinstance(piece, Sentence):
                 self._last = translation.text
                 if not piece.spans:
-                    return text + self._escape(translation.text)
+                    return text + self._document.escape(translation.text)
                 nodes = _tree(piece.spans, _AlignedWords(piece.text, translation))
-                writer = _MarkupWriter(piece.text, translation.text, self._escape)
+                writer = _MarkupWriter(piece.text, translation.text, self._document)
                 return text + "".join(writer.write((0, len(translation.text)), nodes))
             if isinstance(piece, Gap):
                 text += separator(self._last) if piece.text in ("", " ") else piece.text
@@ -202,8 +201,9 @@ def _tree(spans: Sequence[Span], words: _AlignedWords) -> list[_Node]:
 class _MarkupWriter:
     """Writes a translation with markup."""
 
-    def __init__(self, source: str, text: str, escape: Escape) -> None:
-        self._source, self._text, self._escape = source, text, escape
+    def __init__(self, source: str, text: str, document: Document) -> None:
+        self._source, self._text, self._escape = source, text, document.escape
+        self._keeps_elements = document.keeps_elements
         self._line_start = 0
         words = word_spans(text)
         self._starts, self._ends = [start for start, _ in words], [end for _, end in words]
@@ -236,7 +236,11 @@ class _MarkupWriter:
             inner = "" if span.replaces else "".join(self.write((start, stop), node.children))
             had_words = bool(source[span.start : span.end].strip())
             is_lost = had_words and bool(span.after) and not inner.strip()
-            yield inner if is_lost else f"{span.before}{inner}{span.after}"
+            yield (
+                inner
+                if is_lost and not self._keeps_elements
+                else f"{span.before}{inner}{span.after}"
+            )
             if needs_space and source[span.end : span.end + 1].isspace():
                 yield " " * bool(text[stop : stop + 1].strip())
             position = stop

@@ -8,8 +8,10 @@ from seq2seq_cli.extras.serve.documents.html_document import read_html
 from seq2seq_cli.extras.serve.documents.markdown_document import read_markdown
 from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter, paragraph_pieces
 from seq2seq_cli.extras.serve.documents.subtitles import read_subtitles
+from seq2seq_cli.extras.serve.documents.xml_document import read_xml
 
-FormatName = Literal["text", "html", "markdown", "subtitles"]
+FormatName = Literal["text", "html", "markdown", "subtitles", "xml"]
+Reader = Callable[[str, SentenceSplitter], Document]
 
 
 def read_plain_text(text: str, splitter: SentenceSplitter) -> Document:
@@ -21,9 +23,10 @@ def read_plain_text(text: str, splitter: SentenceSplitter) -> Document:
     return Document(tuple(pieces))
 
 
-READERS: dict[FormatName, Callable[[str, SentenceSplitter], Document]] = {
+READERS: dict[FormatName, Reader] = {
     "text": read_plain_text,
     "html": read_html,
     "markdown": read_markdown,
     "subtitles": read_subtitles,
+    "xml": read_xml,
 }

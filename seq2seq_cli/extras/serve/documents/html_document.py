@@ -4,7 +4,7 @@ Tags are found as browsers find them; everything but the sentences is a slice of
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -30,27 +30,29 @@ _RAW = {"iframe", "noembed", "noframes", "script", "style", "xmp"}  # no text is
 _WITHOUT_TAGS = _RAW | {"textarea", "title"}
 _OBJECTS = {"audio", "canvas", "iframe", "math", "object", "select", "svg", "textarea", "video"}
 _KEPT = {"code", "kbd", "samp", "template", "tt", "var"}  # no words to read, unless translate=yes
-_IN_TEXT = _INLINE | _OBJECTS | {"!"}
-_BLANKS = " \t\n\r\f"
-_SPACE = re.compile(f"[{_BLANKS}]+")
+_IN_TEXT = _INLINE | _OBJECTS
+BLANKS = " \t\n\r\f"
+_SPACE = re.compile(f"[{BLANKS}]+")
 
 # Markup as the standard's tokenizer has it (HTML Living Standard, 13.2.5). No expression goes back
 # over what it has matched, so that time grows with the text.
-_NAME = rf"[^{_BLANKS}/>][^{_BLANKS}/>=]*+"
-_VALUE = rf"\"[^\"]*+\"|'[^']*+'|[^{_BLANKS}\"'>][^{_BLANKS}>]*+"
-_ATTRIBUTE = re.compile(rf"({_NAME})(?:[{_BLANKS}]*+=[{_BLANKS}]*+({_VALUE})?+)?+")
+_NAME = rf"[^{BLANKS}/>][^{BLANKS}/>=]*+"
+_VALUE = rf"\"[^\"]*+\"|'[^']*+'|[^{BLANKS}\"'>][^{BLANKS}>]*+"
+_ATTRIBUTE = re.compile(rf"({_NAME})(?:[{BLANKS}]*+=[{BLANKS}]*+({_VALUE})?+)?+")
+ATTRIBUTES = (
+    rf"(?P<attributes>(?:[{BLANKS}/]*+{_NAME}(?:[{BLANKS}]*+=[{BLANKS}]*+(?:{_VALUE})?+)?+)*+"
+    rf"[{BLANKS}/]*+)>"
+)
 _MARKUP = re.compile(
     r"<!--(?:-?>|.*?(?:--!?>|\Z))"
     r"|<(?P<other>[!?]|/(?![A-Za-z]))[^>]*+>"
-    rf"|<(?P<slash>/?)(?P<name>[A-Za-z][^{_BLANKS}/>]*+)"
-    rf"(?P<attributes>(?:[{_BLANKS}/]*+{_NAME}(?:[{_BLANKS}]*+=[{_BLANKS}]*+(?:{_VALUE})?+)?+)*+"
-    rf"[{_BLANKS}/]*+)>",
+    rf"|<(?P<slash>/?)(?P<name>[A-Za-z][^{BLANKS}/>]*+){ATTRIBUTES}",
     re.DOTALL,
 )
 _MARKUP_START = re.compile("<[A-Za-z!?/]")
 
 
-class _Event(NamedTuple):
+class Event(NamedTuple):
     """Text or markup, by its position in the source."""
 
     start: int
@@ -58,9 +60,10 @@ class _Event(NamedTuple):
     kind: Literal["text", "open", "close", "other"]
     name: str = ""
     is_kept: bool = False  # not translated, as the element itself says
+    is_inline: bool = False  # part of running text
 
 
-def _events(source: str) -> Iterator[_Event]:
+def _events(source: str) -> Iterator[Event]:
     """Yield text and markup in order; an unfinished tag is text."""
     position = depth_of_pre = 0
     while start := _MARKUP_START.search(source, position):
@@ -73,41 +76,48 @@ def _events(source: str) -> Iterator[_Event]:
         if event.name == "pre":
             depth_of_pre = max(0, depth_of_pre + (1 if event.kind == "open" else -1))
         if event.kind == "open" and event.name in _WITHOUT_TAGS:
-            end = re.compile(f"</{event.name}[{_BLANKS}/>]", re.IGNORECASE).search(source, position)
+            end = re.compile(f"</{event.name}[{BLANKS}/>]", re.IGNORECASE).search(source, position)
             content_end = end.start() if end else len(source)
-            yield _Event(position, content_end, "text")
+            yield Event(position, content_end, "text")
             position = content_end
     yield from _texts(source, position, len(source), by_line=depth_of_pre > 0)
 
 
-def _texts(source: str, start: int, end: int, *, by_line: bool) -> Iterator[_Event]:
+def _texts(source: str, start: int, end: int, *, by_line: bool) -> Iterator[Event]:
     """Yield text; a line of preformatted text is a paragraph."""
     while by_line and (line_end := source.find("\n", start, end)) >= 0:
-        yield _Event(start, line_end, "text")
-        yield _Event(line_end, line_end + 1, "other", "\n")
+        yield Event(start, line_end, "text")
+        yield Event(line_end, line_end + 1, "other", "\n")
         start = line_end + 1
-    yield _Event(start, end, "text")
+    yield Event(start, end, "text")
 
 
-def _markup_event(match: re.Match[str]) -> _Event:
+def _markup_event(match: re.Match[str]) -> Event:
     start, end = match.span()
     if match["name"] is None:
         is_doctype = match[0][:9].lower() == "<!doctype"
-        return _Event(start, end, "other", "!doctype" if is_doctype else "!")
+        return Event(start, end, "other", is_inline=not is_doctype)
     name = match["name"].lower()
     if match["slash"]:
-        return _Event(start, end, "close", name)
-    values: dict[str, str] = {}
-    for attribute in _ATTRIBUTE.finditer(match["attributes"]):
-        value = (attribute[2] or "").strip("\"'")
-        values.setdefault(attribute[1].lower(), unescape_html(value))
-    translate = values.get("translate", "none").strip().lower()
+        return Event(start, end, "close", name, is_inline=name in _IN_TEXT)
+    translate = translate_attribute(match["attributes"])
     is_kept = name in _KEPT | _OBJECTS and translate not in ("", "yes")
-    is_kept |= "notranslate" in values.get("class", "").split()
     is_kept |= name in _RAW or translate == "no"
     # Only elements of SVG and MathML end with /> (HTML Living Standard, 13.1.2.1).
     is_empty = name in _VOID or (name in ("math", "svg") and match["attributes"].endswith("/"))
-    return _Event(start, end, "other" if is_empty else "open", name, is_kept)
+    kind: Literal["other", "open"] = "other" if is_empty else "open"
+    return Event(start, end, kind, name, is_kept, name in _IN_TEXT)
+
+
+def translate_attribute(attributes: str) -> str:
+    """Return the value of `translate`; "no" also for the class notranslate, "none" if missing."""
+    values: dict[str, str] = {}
+    for attribute in _ATTRIBUTE.finditer(attributes):
+        value = (attribute[2] or "").strip("\"'")
+        values.setdefault(attribute[1].lower(), unescape_html(value))
+    if "notranslate" in values.get("class", "").split():
+        return "no"
+    return values.get("translate", "none").strip().lower()
 
 
 @dataclass
@@ -129,7 +139,7 @@ class _Paragraph:
             self.parts.append(text)
             self.length += len(text)
 
-    def add_markup(self, event: _Event, raw: str, kept: str | None) -> None:
+    def add_markup(self, event: Event, raw: str, kept: str | None) -> None:
         """Add a tag, or a whole element that is kept; the sentence includes its words `kept`."""
         if kept and len(sentence_spans(kept)) == 1:
             self.add(kept)
@@ -150,10 +160,10 @@ class _Paragraph:
         if not has_letters(text):
             yield raw
             return
-        leading = raw[: len(raw) - len(raw.lstrip(_BLANKS))]
-        trailing = raw[len(raw.rstrip(_BLANKS)) :]
-        text = text.rstrip(_BLANKS) if trailing else text
-        offset = len(text) - len(text.lstrip(_BLANKS)) if leading else 0
+        leading = raw[: len(raw) - len(raw.lstrip(BLANKS))]
+        trailing = raw[len(raw.rstrip(BLANKS)) :]
+        text = text.rstrip(BLANKS) if trailing else text
+        offset = len(text) - len(text.lstrip(BLANKS)) if leading else 0
         text = text[offset:]
         marks = [
             m._replace(position=min(max(m.position - offset, 0), len(text)), end=m.end - offset)
@@ -166,7 +176,13 @@ class _Paragraph:
 
 def read_html(source: str, splitter: SentenceSplitter) -> Document:
     """Split HTML, a page or a part of one."""
-    events = list(_events(source))
+    return Document(tuple(pieces_of_events(source, list(_events(source)), splitter)), escape_html)
+
+
+def pieces_of_events(
+    source: str, events: Sequence[Event], splitter: SentenceSplitter
+) -> list[Piece]:
+    """Return the pieces of a text with markup; all text between blocks is a paragraph."""
     opened: dict[str, list[int]] = {}
     closing: dict[int, int] = {}  # numbers of events: the closing tag by its opening tag
     num_texts = [0]  # before each event
@@ -191,7 +207,7 @@ def read_html(source: str, splitter: SentenceSplitter) -> Document:
         raw = source[event.start : events[last].end]
         if event.kind == "text":
             paragraph.add(raw)
-        elif event.name in _IN_TEXT:
+        elif event.is_inline:
             kept = None if last == number else ""
             if kept == "" and event.name not in _OBJECTS | {"sup"}:
                 texts = (e for e in events[number : last + 1] if e.kind == "text")
@@ -203,4 +219,4 @@ def read_html(source: str, splitter: SentenceSplitter) -> Document:
             paragraph = _Paragraph(events[last].end)
         number = last + 1
     pieces += paragraph.pieces(source[paragraph.start :], splitter)
-    return Document(tuple(piece for piece in pieces if piece), escape_html)
+    return [piece for piece in pieces if piece]
