@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 _MIN_CONFIDENCE = 50.0  # at which a text is taken to be in the target language already
-_MAX_WITH_ATTENTION = 1_000  # characters: attention grows with the square of their number
+MAX_WITH_ATTENTION = 1_000  # characters: attention grows with the square of their number
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ class Gateway:
         is full.
         """
         check_length(texts, self.limits)
-        if options.attention and sum(map(len, texts)) > _MAX_WITH_ATTENTION:
-            raise invalid(f"attention takes at most {_MAX_WITH_ATTENTION} characters")
+        if options.attention and sum(map(len, texts)) > MAX_WITH_ATTENTION:
+            raise invalid(f"attention takes at most {MAX_WITH_ATTENTION} characters")
         turns, runs = self.turns(texts), self.service.runs
 
         def read(text: str) -> TextTranslation:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.extras.serve.documents.formats import READERS
-from seq2seq_cli.extras.serve.gateway import Gateway, unless_gone
+from seq2seq_cli.extras.serve.gateway import MAX_WITH_ATTENTION, Gateway, unless_gone
 from seq2seq_cli.extras.serve.glossary import Glossary
 from seq2seq_cli.extras.serve.languages import Detected, detect
 from seq2seq_cli.extras.serve.request_fields import check_length
@@ -130,6 +130,7 @@ class LibreTranslate:
                 "charLimit": limits.characters,
                 "batchLimit": limits.batch,
                 "alternativesLimit": limits.alternatives,
+                "attentionLimit": MAX_WITH_ATTENTION,
                 "frontendTimeout": 500,
                 "suggestions": False,
                 "filesTranslation": False,

@@ -306,6 +306,28 @@ def test_keys_show_words_that_belong_together(page: Page):
 # A closer look
 
 
+def test_alternatives_of_a_sentence_too_long_for_attention(page: Page):
+    """The limit of the server is above that of its texts, so the page is told another one."""
+
+    def lower(route: Route) -> None:
+        route.fulfill(json=route.fetch().json() | {"attentionLimit": 10})
+
+    page.route("**/frontend/settings", lower)
+    reload(page)
+    requests = Requests(page)
+    translate(page, "one two three\nfour")
+    page.click("#show-alternatives")
+    page.click("#show-attention")
+    expect(page.locator("#choices input").first).to_be_visible()
+    expect(page.locator("#attention-hint")).to_contain_text("at most 10 characters")
+    expect(page.locator("#weights")).to_be_hidden()
+    assert not any(fields.get("attention") for fields in requests.fields)
+    page.focus("#target")
+    page.keyboard.press("End")
+    expect(page.locator("#weights td").first).to_be_attached()
+    expect(page.locator("#attention-hint")).to_contain_text("attended to")
+
+
 def test_an_alternative_is_chosen_with_keys_and_with_the_mouse(page: Page):
     translate(page, "one two\nthree four")
     page.focus("#target")

@@ -62,9 +62,11 @@ async function show() {
   }
 }
 
+const hasAttention = ({ source }) => [...source].length <= settings.attentionLimit;
+
 /** Return the current translation and, if requested, alternatives, from a wider search. */
 async function translationsOf(sentence, signal) {
-  const plain = { ...fields, q: sentence.source, alignments: true, attention: true };
+  const plain = { ...fields, q: sentence.source, alignments: true, attention: hasAttention(sentence) };
   const wider = isOpen("alternatives") ? [{ ...plain, alternatives: settings.alternativesLimit }] : [];
   const answers = await Promise.all([plain, ...wider].map((each) => ask("translate", each, signal)));
   const bests = answers.filter((answer) => answer.sentences.length === 1).map((answer) => answer.sentences[0]);
@@ -95,7 +97,11 @@ function choose(sentence, translation) {
 }
 
 /** Show attention as a table with a row for each word of the translation. */
-function showAttention({ source, sourceWords, target, targetWords, attention = [] }) {
+function showAttention(sentence) {
+  const { source, sourceWords, target, targetWords, attention = [] } = sentence;
+  const hint = hasAttention(sentence) ? "attentionHint" : "attentionTooLong";
+  say(byId("attention-hint"), hint, { limit: settings.attentionLimit });
+  byId("weights").hidden = !hasAttention(sentence);
   const columns = sourceWords.map((range) => source.slice(...range));
   const rows = targetWords.map((range) => target.slice(...range));
   const title = (scope, word) => element("th", { scope }, element("bdi", {}, word));

@@ -27,6 +27,7 @@ export const MESSAGES = {
     "What the model attended to for each word of the translation. It does not explain why it chose a word.",
     "模型为译文的每个词读了原文的哪些词。它不说明为什么选了某个词。",
   ],
+  attentionTooLong: ["It is shown for sentences of at most {limit} characters.", "只能显示不超过 {limit} 个字符的句子。"],
   wordPair: ["{word}: {others}", "{word}：{others}"],
   wordAlone: ["{word}: not aligned with a word", "{word}：没有对应的词"],
   more: ["Files, glossary, history", "文件、术语表、历史记录"],

@@ -9,7 +9,7 @@ const LONGEST_WAIT = 60; // seconds
 let token = kept("token", "");
 let asking = null; // promise of the dialog for the token
 
-export const settings = {}; // of the server: charLimit, batchLimit, alternativesLimit, keyRequired
+export const settings = {}; // of the server: charLimit, batchLimit, alternativesLimit, attentionLimit, keyRequired
 
 export async function readSettings() {
   Object.assign(settings, await read("frontend/settings"));
