@@ -118,8 +118,8 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
 
     Ends this process when the other end of `control` is closed.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server ends this process when it is done
-        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the server ends this process when it is done
     unblock_signals()
     set_num_threads(1)
     retain_freed_pages()

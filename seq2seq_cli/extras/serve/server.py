@@ -50,7 +50,7 @@ def serve(
     cache_bytes: int,
     logs_text: bool,
 ) -> None:
-    """Serve runs at an address (host, port) until Ctrl-C or SIGTERM; answer pending requests.
+    """Serve runs at an address (host, port) until a signal ends it; answer pending requests.
 
     `queue_limit` is in sentences. Raises UserError if the address cannot be used or a run cannot be
     loaded.
@@ -108,8 +108,10 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def ended_by_signals(self, kill_workers: Callable[[], None]) -> Iterator[None]:
-        """End the server by Ctrl-C or SIGTERM when requests are answered; at once by a second one.
+        """End the server by a signal when requests are answered; at once by a second one.
 
+        When a terminal is closed, its shell and the system may each send SIGHUP. nohup
+        ignores it.
         Raises Interrupted if one arrives before the server has started.
         """
         loop = asyncio.get_running_loop()
@@ -118,6 +120,8 @@ class _Server(uvicorn.Server):
         received: list[signal.Signals] = []
 
         def end(number: signal.Signals) -> None:
+            if received and number == signal.SIGHUP:
+                return
             if received:
                 kill_workers()
                 os._exit(128 + number)
@@ -126,7 +130,10 @@ class _Server(uvicorn.Server):
                 task.cancel()
             self.should_exit = True
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+            numbers.remove(signal.SIGHUP)
+        for number in numbers:
             loop.add_signal_handler(number, end, number)
         try:
             yield

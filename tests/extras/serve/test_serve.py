@@ -583,7 +583,7 @@ def test_connections_without_a_request_disturb_nobody(server: Served):
         connection.close()
 
 
-def test_overload_is_refused_and_a_signal_waits_for_answers(names_run: Path):
+def test_overload_is_refused(names_run: Path):
     options = ("--processes", 1, "--queue-limit", 4, "--time-limit", "inf")
     with serving(names_run, *options) as served:
 
@@ -598,12 +598,21 @@ def test_overload_is_refused_and_a_signal_waits_for_answers(names_run: Path):
             for stream in (False, True):
                 assert {*pool.map(ask, texts, [stream] * len(texts))} == {200, 503}
         assert ask("one two") == 200
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGHUP, signal.SIGHUP]])
+def test_a_signal_waits_for_answers(names_run: Path, signals: list[signal.Signals]):
+    """A terminal that is closed sends SIGHUP to all processes, and may do so twice."""
+    with serving(names_run, "--processes", 1, "--time-limit", "inf") as served:
         text = "\n".join(new_sentences(111, 120))
+        processes = [served.process.pid, *served.model_processes(), *served.workers()]
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(served.translate, text)
             while "seq2seq_requests_in_progress 2.0" not in served.ask("/metrics").body.decode():
                 assert not answer.done()
-            served.process.send_signal(signal.SIGTERM)
+            for number in signals:
+                for pid in processes:
+                    os.kill(pid, number)
             assert len(answer.result()["translatedText"].split("\n")) == 120
         assert served.process.wait(timeout=30) == 0
 
