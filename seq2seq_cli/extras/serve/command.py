@@ -126,6 +126,8 @@ def serve(
             "seq2seq serve needs Linux or macOS: the processes that translate are forks, which "
             "share a model; on Windows it runs in the Windows Subsystem for Linux (WSL)"
         )
+    if "/" in host:
+        raise UserError(f"--host {host} is a path or a URL: write a host name or an IP address")
     check_model_of_runs(model, runs)
     pairs: list[LanguagePair | None] = [languages_from_option(pair) for pair in langs or ()]
     if pairs and len(pairs) != len(runs):

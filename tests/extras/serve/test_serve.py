@@ -470,6 +470,8 @@ def test_bad_starts_are_refused(names_run: Path, seq2seq: Command, tmp_path: Pat
     ):
         refused = seq2seq("serve", names_run, "--allow-origin", origin, "--port", 0)
         assert f"--allow-origin {origin} is not an origin" in refused.stderr
+    path = seq2seq("serve", names_run, "--host", "/run/seq2seq.sock")
+    assert "--host /run/seq2seq.sock is a path or a URL" in path.stderr
     many = seq2seq("serve", names_run, "--langs", "de-en", "--langs", "en-de")
     assert "--langs is given 2 times, for 1 runs" in many.stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:
