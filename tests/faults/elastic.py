@@ -28,10 +28,8 @@ from commands import free_port, logged_points
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-from torch.distributed.checkpoint.state_dict_loader import load
 
-from seq2seq_cli.extras.shard.optimizer_shards import check_shards
+from seq2seq_cli.extras.shard.optimizer_shards import read_whole
 
 STEPS = 300
 SECONDS = 600.0  # in which a run must end after its last kill
@@ -219,20 +217,10 @@ def tensors_of(checkpoint: Path) -> dict[str, Tensor]:
     """Weights, their EMA, and the optimizer's state, which may be in one file or in several."""
     parts = {name: load_file(checkpoint / f"{name}.safetensors") for name in ("weights", "ema")}
     shards, whole = checkpoint / "optimizer", checkpoint / "optimizer.safetensors"
-    parts["optimizer"] = whole_tensors(shards) if shards.is_dir() else load_file(whole)
+    parts["optimizer"] = read_whole(shards) if shards.is_dir() else load_file(whole)
     return {
         f"{part} {name}": value for part, found in parts.items() for name, value in found.items()
     }
-
-
-def whole_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder of shards, whose hashes are right."""
-    check_shards(folder)
-    reader = HuggingFaceStorageReader(str(folder))
-    facts = reader.read_metadata().state_dict_metadata
-    tensors = {n: torch.empty(fact.size, dtype=fact.properties.dtype) for n, fact in facts.items()}
-    load(tensors, storage_reader=reader, no_dist=True)
-    return tensors
 
 
 if __name__ == "__main__":

@@ -53,19 +53,8 @@ def _files(checkpoint: Path) -> Path:
 
 
 def _types(checkpoint: Path) -> dict[str, tuple[Size, torch.dtype]]:
-    """Return size and type of every tensor of the state, whole or sharded.
-
-    The hashes of its files are right: what fails here is reading, whose reason safetensors hides.
-    """
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-
-    folder = _files(checkpoint)
-    try:
-        facts = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    except (SafetensorError, OSError, ValueError, LookupError) as error:
-        raise UserError(f"{folder} cannot be read ({error}); try again") from None
-    state = {name: fact for name, fact in facts.items() if "/" in name}  # the rest are weights
-    return {name: (fact.size, fact.properties.dtype) for name, fact in state.items()}  # type: ignore[union-attr]
+    types = _tensor_types(_files(checkpoint))
+    return {name: kind for name, kind in types.items() if "/" in name}  # the rest are weights
 
 
 def write_shards(
@@ -136,6 +125,29 @@ def check_shards(folder: Path) -> None:
             found = _hash(path)
         if found != expected:
             raise DamagedFileError(f"{path} is damaged: its content does not match its hash")
+
+
+def read_whole(folder: Path) -> dict[str, Tensor]:
+    """Read all tensors of a folder of shards. Raises UserError if a file is damaged."""
+    check_shards(folder)
+    types = _tensor_types(folder)
+    tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in types.items()}
+    _read_shards(folder, tensors)
+    return tensors
+
+
+def _tensor_types(folder: Path) -> dict[str, tuple[Size, torch.dtype]]:
+    """Return size and type of every tensor in the files of a folder, whole or sharded.
+
+    Their hashes are right: what fails here is reading, whose reason safetensors hides.
+    """
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    try:
+        facts = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    except (SafetensorError, OSError, ValueError, LookupError) as error:
+        raise UserError(f"{folder} cannot be read ({error}); try again") from None
+    return {name: (fact.size, fact.properties.dtype) for name, fact in facts.items()}  # type: ignore[union-attr]
 
 
 def _read_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
