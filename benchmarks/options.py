@@ -27,10 +27,11 @@ from pathlib import Path
 
 import torch
 
-from seq2seq_cli.commands.dry_run import DryRun, dry_run
+from seq2seq_cli.commands.dry_run import dry_run, timed_update
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.machine import retain_freed_pages, torch_environment
+from seq2seq_cli.training.run import Run
 
 SINUSOIDAL = ("model.positions=sinusoidal",)
 ADAMW = ("training.optimizer=adamw", "training.lr=4e-3")
@@ -74,20 +75,20 @@ ONLY_AT_THE_END = ("validation.unit=steps", "validation.every=1000000")
 def relative_time(default: Config, other: Config, updates: int) -> float:
     """Return the median of the pairs' processor times, the other's over the default's."""
 
-    def seconds(trial: DryRun) -> float:
+    def seconds(run: Run) -> float:
         started = time.process_time()
-        trial.update()
+        timed_update(run)
         return time.process_time() - started
 
-    def compare(ours: DryRun) -> float:
-        def with_other(theirs: DryRun) -> float:
-            for trial in (ours, theirs) * 5:
-                trial.update()
+    def compare(ours: Run) -> float:
+        def with_other(theirs: Run) -> float:
+            for run in (ours, theirs) * 5:
+                timed_update(run)
             ratios = []
             for number in range(updates):
                 first, second = (ours, theirs) if number % 2 else (theirs, ours)
-                taken = {trial: seconds(trial) for trial in (first, second)}
-                ratios.append(taken[theirs] / taken[ours])
+                taken = {id(run): seconds(run) for run in (first, second)}
+                ratios.append(taken[id(theirs)] / taken[id(ours)])
             return statistics.median(ratios)
 
         ratio = dry_run(with_other, other)

@@ -173,6 +173,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--input", type=Path)
     given = parser.parse_args()
+    if (given.model is None) != (given.input is None):
+        parser.error("--model and --input belong together")
     before, after = given.before.resolve(), given.after.resolve()
     with tempfile.TemporaryDirectory() as name:
         temporary = Path(name)

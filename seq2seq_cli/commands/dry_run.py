@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 def timed_update(run: Run, batches: Sequence[Batch] | None = None) -> float:
-    """Make the next update of a run, or one from `batches` that does not count; return its seconds.
+    """Make the next update of a run, or one on `batches` that is not counted; return its seconds.
 
     Raises UserError if loss or gradient is not finite.
     """
@@ -43,7 +43,7 @@ def timed_update(run: Run, batches: Sequence[Batch] | None = None) -> float:
 
 
 def seconds_now(device: torch.device) -> float:
-    """Return the time, on a GPU when it has computed all that was asked for."""
+    """Return the time, on a GPU after all queued work has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()

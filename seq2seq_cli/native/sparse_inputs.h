@@ -1,5 +1,5 @@
 /* Products with inputs that are mostly 0, as after ReLU (Li et al. 2023, "The Lazy Neuron
-   Phenomenon"): words of zeros are skipped, which changes no bit of a sum. In INT8, inputs must not
+   Phenomenon"): words of zeros are skipped, which changes no sum of finite numbers. In INT8, inputs must not
    be negative; they are unsigned numbers in all sets then. A set defines
 
    MOST_WORDS(precision, rows)  words other than 0 with which this is faster, in sixteenths of all

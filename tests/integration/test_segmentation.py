@@ -171,9 +171,9 @@ def test_equal_segments_are_sampled_independently(run):
 
 def test_line_of_many_sentences_is_tokenized_once(run):
     translator = Translator.load(run, "cpu")
-    pieces, cuts = translator.cut([TranslationInput("1 2 . " * 20_000), TranslationInput("3 .")])
+    pieces, issues = translator.cut([TranslationInput("1 2 . " * 20_000), TranslationInput("3 .")])
     assert [len(of_line) for of_line in pieces] == [20_000, 1]
-    assert (cuts.lines, cuts.sentences) == (1, 20_000)
+    assert (issues.lines, issues.sentences) == (1, 20_000)
 
 
 def test_statistics_follow_a_changed_training_text(folder, seq2seq, tmp_path):

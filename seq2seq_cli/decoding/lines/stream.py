@@ -128,7 +128,7 @@ def _has_gpu() -> bool:
 def translate_chunks(
     job: Job, translator: Translator, chunks: Iterable[Chunk], report: Callable[[Issues], None]
 ) -> Iterator[Line]:
-    """Translate one chunk after another in this process; `report` what was cut at the end."""
+    """Translate one chunk after another in this process; `report` the issues at the end."""
     issues: list[Issues] = []
     outputs, write = Outputs(job.log_probs, job.align), WRITERS[job.output_format]
     most = 1 if job.output_format == "text" else None  # translations to write for a line
@@ -199,7 +199,7 @@ class Worker:
             self._translator = error
 
     def translate(self, chunks: Iterable[Chunk]) -> Translated:
-        """Return what is printed, and what was cut; raise the error if loading failed."""
+        """Return what is printed, and the issues of lines; raise the error if loading failed."""
         if isinstance(self._translator, UserError | OSError):
             raise self._translator
         issues: list[Issues] = []

@@ -270,7 +270,7 @@ def _measure_decoding(
     settings = [*overrides, f"decoding.precision={precision}"]
     translator = Translator.load(run_dir, device, settings)
     load_seconds = time.perf_counter() - started
-    translator.search(lines[:_WARM_UP], report=lambda cuts: None)
+    translator.search(lines[:_WARM_UP], report=lambda issues: None)
     started = time.perf_counter()
     results = translator.search(lines)
     seconds = time.perf_counter() - started
@@ -278,7 +278,7 @@ def _measure_decoding(
     latencies = []
     for line in lines[: _WARM_UP * 2]:
         started = time.perf_counter()
-        translator.search([line], report=lambda cuts: None)
+        translator.search([line], report=lambda issues: None)
         latencies.append(time.perf_counter() - started)
     latencies.sort()
     return DecodingSpeed(

@@ -6,7 +6,7 @@ from torch import Tensor
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID
 
-IMPOSSIBLE = -100.0  # the bias of a row that a model lacks: e^-100 is no probability in fp32
+IMPOSSIBLE = -100.0  # the bias of a row that a model lacks: e^-100 is negligible
 
 
 def keep_missing_rows(model: Transformer) -> None:

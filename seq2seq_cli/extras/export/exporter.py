@@ -130,8 +130,8 @@ def _compare(target: Format, translator: Translator, run_dir: Path, folder: Path
     model = target.compared_model(translator.model)
     greedy = Translator(model, tokenizers, config, statistics=translator.statistics)
     number = counted(len(inputs), f"{kind} line")
-    logger.info(f"translating {number} with both programs, to compare")
-    ours = greedy.search(inputs, report=lambda cuts: None)
+    logger.info(f"translating {number} with both programs, to compare the translations")
+    ours = greedy.search(inputs, report=lambda issues: None)
     theirs = target.translate(folder, sources, tokenizers)
     equal = sum(a == target.shown(b[0]) for a, b in zip(theirs, ours, strict=True))
     report = f"{equal} of {len(inputs)} greedy translations of {kind} lines are equal"

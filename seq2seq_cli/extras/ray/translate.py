@@ -173,7 +173,7 @@ class PieceTranslator:
         self._job, self._worker = job, Worker(job)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the translations as bytes, and what was cut; or a message for the user."""
+        """Return the translations as bytes, and the issues of lines; or a message for the user."""
         result = {"text": row["text"], "number": row["number"], "output": b"", "error": ""}
         issues = Issues()
         try:

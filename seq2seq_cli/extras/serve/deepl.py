@@ -104,6 +104,6 @@ def _xml_reader(fields: Fields) -> Reader:
         tags("splitting_tags"),
         tags("non_splitting_tags"),
         tags("ignore_tags"),
-        "outline_detection" not in fields.values or fields.flag("outline_detection"),
+        fields.values.get("outline_detection") in (None, "") or fields.flag("outline_detection"),
     )
     return functools.partial(read_xml, tags=options)

@@ -110,9 +110,9 @@ class _Server(uvicorn.Server):
     def ended_by_signals(self, kill_workers: Callable[[], None]) -> Iterator[None]:
         """End the server by a signal when requests are answered; at once by a second one.
 
-        When a terminal is closed, its shell and the system may each send SIGHUP. nohup
-        ignores it.
-        Raises Interrupted if one arrives before the server has started.
+        A second SIGHUP is ignored: when a terminal is closed, its shell and the system may each
+        send one. Under nohup all are. Raises Interrupted if a signal arrives before the server has
+        started.
         """
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()

@@ -604,7 +604,7 @@ def test_overload_is_refused(names_run: Path):
 
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGHUP, signal.SIGHUP]])
 def test_a_signal_waits_for_answers(names_run: Path, signals: list[signal.Signals]):
-    """A terminal that is closed sends SIGHUP to all processes, and may do so twice."""
+    """A terminal that is closed sends SIGHUP to these processes, and may do so twice."""
     with serving(names_run, "--processes", 1, "--time-limit", "inf") as served:
         text = "\n".join(new_sentences(111, 120))
         processes = [served.process.pid, *served.model_processes(), *served.workers()]

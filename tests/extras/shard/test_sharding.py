@@ -261,6 +261,8 @@ def test_sharded_run_leaves_an_ordinary_folder(config, tmp_path, seq2seq: Comman
     outputs = [seq2seq("translate", tmp_path / name, "1 2 3") for name in ("full", "none")]
     assert outputs[0].exit_code == 0
     assert outputs[0].stdout == outputs[1].stdout
+    copy = shutil.copytree(tmp_path / "full", tmp_path / "copy")
+    seq2seq("diff", tmp_path / "full", copy).ok()
 
 
 @pytest.mark.parametrize(
