@@ -602,6 +602,15 @@ def test_overload_is_refused(names_run: Path):
         assert ask("one two") == 200
 
 
+@pytest.fixture
+def heeds_sighup():
+    """What starts in a test does not ignore SIGHUP, as it would under nohup."""
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, former)
+
+
+@pytest.mark.usefixtures("heeds_sighup")
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGHUP, signal.SIGHUP]])
 def test_a_signal_waits_for_answers(names_run: Path, signals: list[signal.Signals]):
     """A terminal that is closed sends SIGHUP to these processes, and may do so twice."""
