@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -150,17 +151,23 @@ def test_new_folder_on_a_full_disk_is_named(name, written, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+def kill_while_writing(path: Path, how: str, write: str) -> None:
+    """Start a process that is killed in the block of a function of `files`."""
+    program = (
+        "import os, pathlib, signal, sys\n"
+        f"from seq2seq_cli.files import {how}\n"
+        f"with {how}(pathlib.Path(sys.argv[1])) as part:\n"
+        f"    {write}\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
 def test_new_folder_removes_those_of_killed_processes_and_no_others(tmp_path):
     folder, other = tmp_path / "folder", tmp_path / "folder.part"
     other.mkdir()
-    program = (
-        "import os, pathlib, signal, sys\n"
-        "from seq2seq_cli.files import new_folder\n"
-        "with new_folder(pathlib.Path(sys.argv[1])) as part:\n"
-        "    (part / 'file').touch()\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(folder)], check=False)
+    kill_while_writing(folder, "new_folder", "(part / 'file').touch()")
     assert len([*tmp_path.iterdir()]) == 2
     with new_folder(folder) as first:
         with new_folder(tmp_path / "another"), new_folder(folder) as second:
@@ -172,14 +179,7 @@ def test_new_folder_removes_those_of_killed_processes_and_no_others(tmp_path):
 def test_replacing_removes_the_files_of_killed_processes_and_no_others(tmp_path):
     output, other = tmp_path / "output", tmp_path / "output.part"
     other.touch()
-    program = (
-        "import os, pathlib, signal, sys\n"
-        "from seq2seq_cli.files import replacing\n"
-        "with replacing(pathlib.Path(sys.argv[1])) as part:\n"
-        "    part.write_bytes(b'text')\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(output)], check=False)
+    kill_while_writing(output, "replacing", "part.write_bytes(b'text')")
     assert len([*tmp_path.iterdir()]) == 2
     with replacing(output) as first:
         first.write_bytes(b"first")

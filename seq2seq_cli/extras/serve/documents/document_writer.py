@@ -236,11 +236,8 @@ class _MarkupWriter:
             inner = "" if span.replaces else "".join(self.write((start, stop), node.children))
             had_words = bool(source[span.start : span.end].strip())
             is_lost = had_words and bool(span.after) and not inner.strip()
-            yield (
-                inner
-                if is_lost and not self._keeps_elements
-                else f"{span.before}{inner}{span.after}"
-            )
+            is_left_out = is_lost and not self._keeps_elements
+            yield inner if is_left_out else f"{span.before}{inner}{span.after}"
             if needs_space and source[span.end : span.end + 1].isspace():
                 yield " " * bool(text[stop : stop + 1].strip())
             position = stop

@@ -93,7 +93,7 @@ def _with_structure(source: str, events: Sequence[Event], tags: XmlTags) -> Iter
     for number, (event, parent) in enumerate(zip(events, parents, strict=True)):
         if parent in with_text:
             with_text.add(number)
-        is_inline = parent in with_text or not tags.detects_outline
-        is_inline = event.name in tags.non_splitting or is_inline
-        is_inline = event.name not in tags.splitting and is_inline
+        is_inline = event.name not in tags.splitting and (
+            event.name in tags.non_splitting or parent in with_text or not tags.detects_outline
+        )
         yield event._replace(is_inline=is_inline) if event.name else event
