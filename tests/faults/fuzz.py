@@ -29,7 +29,6 @@ from typing import NamedTuple
 
 import sacrebleu  # noqa: F401 (these are imported once, and not in every case)
 import torch
-import torch._dynamo
 from faults.cases import CASES, Case
 from faults.victims import KINDS, call, make_run
 

@@ -132,7 +132,6 @@ def preloaded(folder: Path) -> dict[str, str]:
 def prepare(place: Place) -> Path:
     """Train the run that nothing disturbs, and what the phases start from; return the config."""
     import torch
-    import torch._dynamo
 
     torch.set_num_threads(1)
     os.environ["SEQ2SEQ_CACHE"] = str(place.work / "cache")

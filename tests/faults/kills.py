@@ -31,7 +31,6 @@ from pathlib import Path
 
 import sentencepiece.sentencepiece_model_pb2  # noqa: F401 (once, and not in every fork)
 import torch
-import torch._dynamo
 from number_task import numbers_config, write_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.optim.optimizer import register_optimizer_step_post_hook

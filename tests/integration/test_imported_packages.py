@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import ROOT
+from number_task import numbers_config, write_config
 
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding.engines.base import PlainDecoder
@@ -19,6 +20,7 @@ from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.weights import read_tensors, save_tensors
 from seq2seq_cli.native import library as native
+from seq2seq_cli.training.optimizers.optimizer import OPTIMIZERS
 
 pytestmark = pytest.mark.skipif(not native.precisions(), reason="not compiled")
 
@@ -132,6 +134,21 @@ def test_scoring_imports_no_heavy_package(trained, seq2seq, tmp_path):
     scored = with_pytorch.score([("1 2", "one two"), ("3", "three three")])
     for line, expected in zip(printed.splitlines(), scored, strict=True):
         assert abs(float(line.split("\t")[0]) - expected.log_prob) < 1e-3
+
+
+def test_training_does_not_import_torch_dynamo(tmp_path):
+    """PyTorch's optimizers would, which takes a second and 60 MB of every process that trains."""
+    settings = numbers_config(tmp_path, 60, max_steps=2, warmup_steps=0, processes=1)
+    config = write_config(tmp_path, settings)
+    code = f"""
+import sys
+from seq2seq_cli.cli import app
+for name in {sorted(OPTIMIZERS)!r}:
+    given = ("--run-dir", f"{{sys.argv[2]}}/{{name}}", "--set", f"training.optimizer={{name}}")
+    app(["train", sys.argv[1], *given], standalone_mode=False)
+print("\\f", "torch" in sys.modules, "torch._dynamo" in sys.modules)
+"""
+    assert run_alone(code, config, tmp_path).rpartition("\f")[2] == " True False\n"
 
 
 def test_translator_and_its_copies_import_no_heavy_package(trained):

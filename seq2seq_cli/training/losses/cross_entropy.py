@@ -21,8 +21,9 @@ from seq2seq_cli.model.packing import BatchLayout, LayoutOf, Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native import fused
 
-_CHUNK_ELEMENTS = 8 << 20  # logits held at once
+_CHUNK_BYTES = 8 << 20  # logits held at once
 _CHUNK_STEP = 64  # chunks are a multiple of it: few shapes of matrix products, see Packed
+_CHUNK_STEPS = 4  # at least: with fewer rows, reading the weights takes longer than the product
 
 
 class Losses(NamedTuple):
@@ -173,6 +174,7 @@ class FusedLoss(torch.autograd.Function):
 
 
 def chunks(x_KPD: Tensor, vocabulary: int) -> list[slice]:
-    """Split the rows of x for `_CHUNK_ELEMENTS` logits at once."""
-    size = max(_CHUNK_ELEMENTS // (len(x_KPD) * vocabulary) // _CHUNK_STEP, 1) * _CHUNK_STEP
+    """Split the rows of x for about `_CHUNK_BYTES` of logits at once."""
+    bytes_of_step = len(x_KPD) * vocabulary * x_KPD.element_size() * _CHUNK_STEP
+    size = max(_CHUNK_BYTES // bytes_of_step, _CHUNK_STEPS) * _CHUNK_STEP
     return [slice(start, start + size) for start in range(0, x_KPD.size(1), size)]

@@ -10,6 +10,7 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from seq2seq_cli.model.device import has_fast_bf16
+from seq2seq_cli.training.optimizers.adam import AdamW, Optimizer
 
 MUON_STATE = ("momentum_buffer",)  # what Muon keeps of each parameter
 _MOMENTUM = 0.95
@@ -18,8 +19,8 @@ _STEPS = 5
 _SIZE = 0.1  # target RMS of an update, relative to lr
 
 
-class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon for the first parameter group, PyTorch's AdamW for the others.
+class MuonWithAdamW(Optimizer):
+    """Muon for the first parameter group, AdamW for the others.
 
     Muon's update of a matrix W of A × B elements, with gradient G and momentum M, is::
 
@@ -41,7 +42,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": 0.0})
         others = self.param_groups[1:]
-        self._adamw = torch.optim.AdamW(others, lr=lr, betas=betas, eps=eps, fused=True)
+        self._adamw = AdamW(others, lr=lr, betas=betas, eps=eps, fused=True)
         self._adamw.state = self.state
 
     @torch.no_grad()

@@ -12,6 +12,7 @@ from seq2seq_cli.config.types import OptimizerName
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.parameters import is_matrix_of_layer, unique_parameters
 from seq2seq_cli.model.weights import Weights
+from seq2seq_cli.training.optimizers.adam import Adam, AdamW
 from seq2seq_cli.training.optimizers.muon import MUON_STATE, MuonWithAdamW
 from seq2seq_cli.training.optimizers.schedule_free import ScheduleFreeAdamW
 
@@ -55,8 +56,8 @@ class OptimizerKind(NamedTuple):
 
 
 OPTIMIZERS: dict[OptimizerName, OptimizerKind] = {
-    "adam": OptimizerKind(torch.optim.Adam, _ADAM_STATE, options=_FUSED),
-    "adamw": OptimizerKind(torch.optim.AdamW, _ADAM_STATE, options=_FUSED),
+    "adam": OptimizerKind(Adam, _ADAM_STATE, options=_FUSED),
+    "adamw": OptimizerKind(AdamW, _ADAM_STATE, options=_FUSED),
     "schedule_free_adamw": OptimizerKind(
         # `average` is not among the state: it is the weights of the checkpoint.
         ScheduleFreeAdamW,

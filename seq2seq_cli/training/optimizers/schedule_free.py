@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.model.weights import Weights
+from seq2seq_cli.training.optimizers.adam import Optimizer
 
 
-class ScheduleFreeAdamW(torch.optim.Optimizer):
+class ScheduleFreeAdamW(Optimizer):
     """Schedule-free AdamW (The Road Less Scheduled, algorithm 1, with Adam's preconditioner).
 
     With g the bias-corrected Adam direction of the gradient at y plus decay · y, step t computes::

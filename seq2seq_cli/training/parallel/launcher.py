@@ -52,8 +52,7 @@ logger = logging.getLogger(__name__)
 
 _LOGGERS = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
 _PARENT_IS_GONE = 3  # exit status
-# What training imports in any case: PyTorch's optimizers import torch._dynamo when they start.
-TRAINING_IMPORTS = ("seq2seq_cli.training.loop", "torch._dynamo")
+TRAINING_IMPORTS = ("seq2seq_cli.training.loop",)
 
 _TOKENS_EACH = 512  # of a batch; with fewer, a process is busier with overhead than with products
 _BYTES_OF_A_TOKEN = 4  # estimates
