@@ -176,7 +176,7 @@ def warn_of_defaults(config: Config, num_pairs: int) -> None:
             )
 
 
-def values_left_to_fine_tuning(config: Config) -> dict[str, Any]:
+def fine_tuning_defaults(config: Config) -> dict[str, Any]:
     """Return the values of `FINE_TUNING` that `with_preset` gives to a config with this preset."""
     settled = with_preset(config, 0)
 

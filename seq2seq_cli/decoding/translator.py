@@ -315,9 +315,9 @@ class Translator:
             unfamiliar=sum(map(bool, unseen)),
             unseen_words=distinct(itertools.chain(*unseen)),
             short=sum(length < fewest for length in lengths),
-            oddly_featured=sum(map(bool, odd)),
+            lines_with_unknown_features=sum(map(bool, odd)),
             unknown_features=distinct(itertools.chain(*odd)),
-            featureless=sum(not self.has_features(line) for line in featured),
+            lines_without_features=sum(not self.has_features(line) for line in featured),
         )
 
     @functools.cached_property

@@ -43,7 +43,7 @@ INLINE ivec add_unsigned(const int precision, ivec sum, int32_t word, ivec weigh
 }
 
 /* Fewer rows wait for weights in INT8, which are read faster as a whole. */
-#define MOST_WORDS(precision, rows) ((precision) == FP32 ? 7 : (rows) > ROWS ? 14 : 0)
+#define MAX_NONZERO_WORDS(precision, rows) ((precision) == FP32 ? 7 : (rows) > ROWS ? 14 : 0)
 
 static void multiply_in_blocks(const Group *groups, int64_t count);
 #define MULTIPLY multiply_in_blocks

@@ -22,7 +22,7 @@ INLINE __m256i add_bytes(__m256i sum, __m256i x, __m256i weight)
 }
 
 #include "add_products_avx2.h"
-#define MOST_WORDS(precision, rows) ((precision) == FP32 ? 7 : (rows) > ROWS ? 10 : 0)
+#define MAX_NONZERO_WORDS(precision, rows) ((precision) == FP32 ? 7 : (rows) > ROWS ? 10 : 0)
 #define add_unsigned add_products
 #include "kernels_template.h"
 END_TARGET

@@ -6,7 +6,7 @@
    PANELS_WITH(rows)       panels of outputs that are computed at once with so many rows
    PREFETCHED(g, i, panel) an address; without it, AHEAD bytes beyond word i
    UNSIGNED_INPUTS         INT8: inputs are numbers of 0 to 255, 128 more than what they mean
-   MOST_WORDS, add_unsigned  optional: see sparse_inputs.h
+   MAX_NONZERO_WORDS, add_unsigned  optional: see sparse_inputs.h
 
    In all of them the same additions are made in the same order, so results are equal to the bit.
    The sums of a row do not depend on the other rows. */
@@ -191,7 +191,7 @@ INLINE void multiply_in(const int precision, const Group *g)
         IN_PANELS(4)
 }
 
-#ifdef MOST_WORDS
+#ifdef MAX_NONZERO_WORDS
 #include "sparse_inputs.h"
 #else
 #define multiply_if_sparse(groups, count) 0

@@ -2,8 +2,8 @@
    Phenomenon"): words of zeros are skipped, which changes no sum of finite numbers. In INT8, inputs must not
    be negative; they are unsigned numbers in all sets then. A set defines
 
-   MOST_WORDS(precision, rows)  words other than 0 with which this is faster, in sixteenths of all
-   add_unsigned                 add_products for words of unsigned numbers */
+   MAX_NONZERO_WORDS(precision, rows)  most words other than 0 for this to be faster, in sixteenths
+   add_unsigned                        add_products for words of unsigned numbers */
 
 enum {
     BITS = 64,
@@ -39,7 +39,7 @@ INLINE uint64_t find_words(const int precision, const Inputs *x, int64_t i, int6
 INLINE int is_sparse(const int precision, const Inputs *x, Sparse *s)
 {
     const int64_t words = x->words;
-    int64_t found = 0, most = x->count * words * MOST_WORDS(precision, x->count) / 16;
+    int64_t found = 0, most = x->count * words * MAX_NONZERO_WORDS(precision, x->count) / 16;
     if (words > LONGEST || !most)
         return 0;
     for (int64_t row = 0; row < x->count; row++) {

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from seq2seq_cli.config.loader import flatten, load_config, yaml_text
-from seq2seq_cli.config.presets import chooses_preset, values_left_to_fine_tuning
+from seq2seq_cli.config.presets import chooses_preset, fine_tuning_defaults
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
@@ -34,7 +34,7 @@ def with_options_of(source: Path, config: Config) -> Config:
     other = load_config(run.config)
     if chooses_preset(config):
         config = config.model_copy(update={"preset": "fine_tuning"})
-        values = values_left_to_fine_tuning(config)
+        values = fine_tuning_defaults(config)
         logger.info(
             f"--from {source}: defaults of fine-tuning, where the config gives none: "
             + ", ".join(f"{name} {yaml_text(value)}" for name, value in values.items())

@@ -28,8 +28,8 @@ class Issues:
     unfamiliar: int = 0  # lines with unusually many words that the training text lacks
     unseen_words: tuple[str, ...] = ()  # some of those words
     short: int = 0  # lines with fewer tokens than all training lines
-    featureless: int = 0  # lines without features, for a model that knows some
-    oddly_featured: int = 0  # lines with features that the training text lacks
+    lines_without_features: int = 0  # for a model that knows some
+    lines_with_unknown_features: int = 0  # that the training text lacks
     unknown_features: tuple[str, ...] = ()  # some of those features
 
     def __add__(self, other: "Issues") -> "Issues":
@@ -80,14 +80,14 @@ class Issues:
                 "shorter than every training line: expect nonsense there",
             ),
             (
-                self.oddly_featured,
+                self.lines_with_unknown_features,
                 "line has",
                 "lines have",
                 "features that the training text lacks, which say nothing to the model: "
                 + ", ".join(self.unknown_features),
             ),
             (
-                self.featureless,
+                self.lines_without_features,
                 "line has",
                 "lines have",
                 "no features, which the model was trained with: translate takes them after a tab, "

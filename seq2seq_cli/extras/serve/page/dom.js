@@ -25,7 +25,7 @@ export function kept(name, byDefault) {
 }
 
 /** Call `changed` when another tab has stored a value. */
-export function whenKept(name, changed) {
+export function onStored(name, changed) {
   addEventListener("storage", ({ key }) => {
     if (key === PREFIX + name) changed();
   });

@@ -1,6 +1,6 @@
 // The glossary: terms and their translations, for each target language.
 
-import { byId, element, keep, kept, whenKept } from "./dom.js";
+import { byId, element, keep, kept, onStored } from "./dom.js";
 import { chosen } from "./languages.js";
 import { label, languageName, say } from "./messages.js";
 
@@ -10,7 +10,7 @@ let onChange = () => {};
 export function setUpGlossary(changed) {
   onChange = changed;
   byId("to").addEventListener("languages", show);
-  whenKept("glossary", () => {
+  onStored("glossary", () => {
     terms = kept("glossary", {});
     show();
     changed();

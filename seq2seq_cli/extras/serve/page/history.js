@@ -1,6 +1,6 @@
 // The latest translations, which stay in the browser.
 
-import { byId, element, keep, kept, whenKept } from "./dom.js";
+import { byId, element, keep, kept, onStored } from "./dom.js";
 
 const MOST_ENTRIES = 50;
 const LONGEST = 5_000; // characters of a text that is kept
@@ -19,7 +19,7 @@ export function setUpHistory(opened) {
     isNewText = true;
     save();
   });
-  whenKept("history", () => {
+  onStored("history", () => {
     entries = kept("history", []);
     isNewText = true;
     show();
