@@ -46,7 +46,7 @@ _SMALL: Choices = {
     "model.d_ff": Choice(256, "twice d_model"),
     "model.dropout": Choice(0.3, "less text needs more dropout"),
     "model.positions": Choice("rotary", "converges faster than sinusoidal"),
-    "training.max_steps": Choice(2_600),
+    "training.max_steps": Choice(3_200),
     "training.tokens_per_batch": Choice(4_096),
     "training.optimizer": Choice("muon", "converges faster than adamw"),
     "training.lr": Choice(2e-2, "small models tolerate high learning rates"),
