@@ -21,7 +21,7 @@ from seq2seq_cli.model.packing import BatchLayout, LayoutOf, Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native import fused
 
-_CHUNK_BYTES = 8 << 20  # logits held at once
+_CHUNK_BYTES = 16 << 20  # logits held at once
 _CHUNK_STEP = 64  # chunks are a multiple of it: few shapes of matrix products, see Packed
 _CHUNK_STEPS = 4  # at least: with fewer rows, reading the weights takes longer than the product
 
@@ -146,7 +146,10 @@ class FusedLoss(torch.autograd.Function):
                 if to_gradients is not None:
                     to_gradients(logits_RV.view_as(p_KCV)[:, tokens], p_KCV[:, tokens])
                 dx_KPD[:, chunk] = (p_RV @ w_VD).view(passes, -1, w_VD.size(1))
-                dw_VD += p_RV.T @ x_RD
+                if dtype == dw_VD.dtype:
+                    dw_VD.addmm_(p_RV.T, x_RD)  # needs no memory for the product
+                else:
+                    dw_VD += p_RV.T @ x_RD
             logit_y_KN, log_p_y_KN = logit_y_KP[:, : len(y_N)], log_p_y_KP[:, : len(y_N)]
             dx_KND = dx_KPD[:, : len(y_N)].float()
             weights_K1 = x_KND.new_tensor(weights, dtype=torch.float32)[:, None]
