@@ -20,7 +20,7 @@ install: .venv/installed
 	$(PIP) torch
 	rm -f seq2seq_cli/native/libnative.*
 	$(PIP) --editable .
-	@$(BIN)/python -c 'import torch._dynamo, seq2seq_cli.cli, seq2seq_cli.training.loop'
+	@$(BIN)/python -c 'import seq2seq_cli.cli, seq2seq_cli.training.loop'
 	touch $@
 
 .venv/installed-test: .venv/installed

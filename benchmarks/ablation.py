@@ -94,7 +94,7 @@ def rows_of_any_length() -> None:
 
 
 def all_logits_at_once() -> None:
-    loss._CHUNK_ELEMENTS = 1 << 40
+    loss._CHUNK_BYTES = 1 << 40
 
 
 def garbage_not_frozen() -> None:

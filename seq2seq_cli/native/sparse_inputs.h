@@ -2,7 +2,7 @@
    Phenomenon"): words of zeros are skipped, which changes no sum of finite numbers. In INT8, inputs must not
    be negative; they are unsigned numbers in all sets then. A set defines
 
-   MAX_NONZERO_WORDS(precision, rows)  most words other than 0 for this to be faster, in sixteenths
+   MAX_NONZERO_WORDS(precision, rows)  most words other than 0 for this to be faster, of 16
    add_unsigned                        add_products for words of unsigned numbers */
 
 enum {

@@ -83,7 +83,9 @@ def test_loss_matches_a_naive_loop_over_tokens(smoothing):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(
-    ("rows", "vocabulary"), [(150, 30), (1_500, 8_000)], ids=["one chunk", "three chunks"]
+    ("rows", "vocabulary"),
+    [(150, 30), (1_500, 8_000), (400, 40_000)],
+    ids=["one chunk", "three chunks", "chunks of the fewest rows"],
 )
 def test_chunked_loss_and_gradients_match_cross_entropy(smoothing, rows, vocabulary):
     """Compared with fp64: sums over many words in fp32 are not exact."""

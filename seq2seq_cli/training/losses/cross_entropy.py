@@ -21,9 +21,9 @@ from seq2seq_cli.model.packing import BatchLayout, LayoutOf, Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native import fused
 
-_CHUNK_BYTES = 16 << 20  # logits held at once
+_CHUNK_BYTES = 16 << 20  # logits held at once, more if `_CHUNK_STEPS` need more
 _CHUNK_STEP = 64  # chunks are a multiple of it: few shapes of matrix products, see Packed
-_CHUNK_STEPS = 4  # at least: with fewer rows, reading the weights takes longer than the product
+_CHUNK_STEPS = 4  # at least, of all passes: each product packs the weights, however few the rows
 
 
 class Losses(NamedTuple):
@@ -179,5 +179,5 @@ class FusedLoss(torch.autograd.Function):
 def chunks(x_KPD: Tensor, vocabulary: int) -> list[slice]:
     """Split the rows of x for about `_CHUNK_BYTES` of logits at once."""
     bytes_of_step = len(x_KPD) * vocabulary * x_KPD.element_size() * _CHUNK_STEP
-    size = max(_CHUNK_BYTES // bytes_of_step, _CHUNK_STEPS) * _CHUNK_STEP
+    size = max(_CHUNK_BYTES // bytes_of_step, _CHUNK_STEPS // len(x_KPD), 1) * _CHUNK_STEP
     return [slice(start, start + size) for start in range(0, x_KPD.size(1), size)]

@@ -1,8 +1,8 @@
 """PyTorch's Adam and AdamW, and what all our optimizers share, without importing torch._dynamo.
 
-Methods of `torch.optim.Optimizer` are wrapped so that torch.compile leaves them alone, and the
-first call imports torch._dynamo: a second and 60 MB, for every process that trains. We compile
-models only, so ours are the functions inside these wrappers.
+PyTorch wraps `add_param_group`, `zero_grad` and `step` for torch.compile, and the wrappers import
+torch._dynamo when they are first called: a second and 60 MB, for every process that trains. We
+compile models only, so ours are the functions inside them.
 """
 
 import inspect
