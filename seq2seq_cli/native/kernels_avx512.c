@@ -49,6 +49,8 @@ static void round_to_bf16(int64_t size, int64_t words, const float *x, uint16_t 
 }
 #endif
 
+#define MAX_NONZERO_WORDS(precision, rows) ((rows) > ROWS ? 6 : (precision) == FP32 ? 5 : 0)
+#define add_unsigned add_products
 #define NAME avx512
 #include "kernels_template.h"
 

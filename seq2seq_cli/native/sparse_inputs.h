@@ -129,6 +129,9 @@ INLINE int multiply_in_if_sparse(const int precision, const Group *groups, int64
 /* Multiply groups if their inputs are sparse. */
 NOINLINE static int multiply_if_sparse(const Group *groups, int64_t count)
 {
-    return groups->precision == INT8 ? multiply_in_if_sparse(INT8, groups, count)
-                                     : multiply_in_if_sparse(FP32, groups, count);
+    switch (groups->precision) {
+    case INT8: return multiply_in_if_sparse(INT8, groups, count);
+    case FP32: return multiply_in_if_sparse(FP32, groups, count);
+    default: return 0;
+    }
 }
