@@ -87,7 +87,7 @@ def main() -> None:
     print("| million pairs | seconds | MB of memory | pairs a minute |")
     for millions in given.millions:
         src, tgt = write_text(given.folder, millions)
-        output = ("-o", str(given.folder / "out.src"), "-o", str(given.folder / "out.tgt"))
+        output = ("-o", f"{given.folder}/out.src", "-o", f"{given.folder}/out.tgt", "--force")
         seconds, megabytes = measured("clean", str(src), str(tgt), *output, "--processes", "2")
         pace = millions * MILLION / seconds * 60
         print(f"| {millions:g} | {seconds:.1f} | {megabytes:.0f} | {pace:,.0f} |", flush=True)

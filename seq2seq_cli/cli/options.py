@@ -58,6 +58,7 @@ RunDir = Annotated[Path, path_argument("RUN", "Run folder written by train.")]
 Sources = Annotated[
     Path | None, text_option("--src", help_text="File of source sentences, one per line.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite output files that are not empty.")]
 References = Annotated[
     Path | None, text_option("--ref", help_text="File of reference translations, one per line.")
 ]

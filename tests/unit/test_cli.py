@@ -225,7 +225,7 @@ VERBS = {
         *("files", "output", "rejected", "dry_run", "fields", "features", "against", "as_json"),
         *("langs", "identify_languages", "without", "max_words", "max_word_length", "min_letters"),
         *("min_script", "max_ratio", "max_similarity", "max_repeats", "min_numbers", "examples"),
-        "processes",
+        *("processes", "force"),
     },
     "plot": {"run_dirs", "metric", "x", "output"},
     "bench train": {"config", "updates", "warmup", "as_json", "overrides", "device"},

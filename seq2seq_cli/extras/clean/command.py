@@ -140,6 +140,7 @@ def clean(
     files: Files,
     output: Output = None,
     rejected: Rejected = None,
+    force: options.Force = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
     fields: options.Fields = None,
     features: options.Features = None,
@@ -160,6 +161,8 @@ def clean(
     held_out = _text_of(against, fields, features) if against else None
     inputs = (*text.files, *(held_out.files if held_out else ()))
     outputs = Outputs.of(output, rejected, inputs) if output else None
+    for path in (*outputs.kept, outputs.rejected) if outputs and not force else ():
+        options.check_empty(path)
     report = clean_text(text, held_out, outputs, settings)
     if as_json:
         typer.echo(json.dumps(asdict(report), ensure_ascii=False))

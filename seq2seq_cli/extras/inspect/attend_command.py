@@ -10,6 +10,7 @@ import typer
 from seq2seq_cli.cli.app import app
 from seq2seq_cli.cli.options import (
     Device,
+    Force,
     Overrides,
     RunDir,
     WhichModel,
@@ -45,7 +46,6 @@ Sentences = Annotated[
 Target = Annotated[
     str | None, typer.Option(help="Target to analyze instead of the model's own translation.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite output files that are not empty.")]
 Compare = Annotated[
     Path | None, path_option("--compare", help_text="Another run to compare with.", metavar="RUN")
 ]

@@ -209,6 +209,17 @@ def test_wrong_options_are_named(options, expected, seq2seq: Command, tmp_path: 
     assert expected in seq2seq("clean", tmp_path / "in.tsv", *given_options).error()
 
 
+def test_files_with_content_are_only_replaced_with_force(seq2seq: Command, tmp_path: Path):
+    (tmp_path / "in.tsv").write_text("Ein Haus\tA house\n")
+    (tmp_path / "out.rejected.tsv").write_text("mine\n")
+    command = ("clean", tmp_path / "in.tsv", "-o", tmp_path / "out.tsv")
+    assert "out.rejected.tsv has content: give --force" in seq2seq(*command).error()
+    assert not (tmp_path / "out.tsv").exists()
+    seq2seq(*command, "--force").ok()
+    assert lines_of(tmp_path / "out.tsv") == ["Ein Haus\tA house"]
+    assert (tmp_path / "out.rejected.tsv").read_text() == ""
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_error_leaves_no_files(processes: int, seq2seq: Command, tmp_path: Path):
     text = "".join(f"{src}\t{tgt}\n" for src, tgt in clean_pairs(300)).encode()
