@@ -1,10 +1,11 @@
 """Loads `seq2seq serve` and LibreTranslate with the same model and sentences, side by side.
 
-    python benchmarks/serving.py RUN TEXT --argosmodel X.argosmodel --libretranslate PROGRAM
+    python benchmarks/serving.py RUN TEXT [--argosmodel X.argosmodel --libretranslate PROGRAM]
+        [--before CHECKOUT RUN]
 
 Needs wrk (Debian has it). Each line of TEXT is a request of its own, in JSON, all different until
 the text is through. The servers are loaded one after the other, again and again; every figure is
-the median of the rounds, with the least and the greatest. Without `--libretranslate`, only ours.
+the median of the rounds, with the least and the greatest. Without options only ours is measured.
 """
 
 import argparse
@@ -111,16 +112,19 @@ def started(server: Server, sentence: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def servers(given: argparse.Namespace, folder: Path) -> list[Server]:
-    ours = [sys.executable, "-m", "seq2seq_cli", "serve", str(given.run), "--cache-megabytes", "0"]
-    found = [
-        Server("seq2seq serve, greedy (its default)", [*ours, "--port", "5101"], {}, 5101),
-        Server(
-            "seq2seq serve, beam 4",
-            [*ours, "--port", "5102", "--set", "decoding.beam_size=4"],
-            {},
-            5102,
-        ),
-    ]
+    ours = [sys.executable, "-m", "seq2seq_cli", "serve", "--cache-megabytes", "0"]
+    versions: list[tuple[str, Path, dict[str, str]]] = [("seq2seq serve", given.run, {})]
+    if given.before:
+        checkout, run = given.before
+        environment = {"PYTHONPATH": checkout, "PYTHONSAFEPATH": "1"}
+        versions.append(("the earlier commit", Path(run), environment))
+    found: list[Server] = []
+    for name, run, environment in versions:
+        for search, beam_size in (("greedy", 1), ("beam 4", 4)):
+            port = 5110 + len(found)
+            options = ["--port", str(port), "--set", f"decoding.beam_size={beam_size}"]
+            command = [*ours, str(run), *options]
+            found.append(Server(f"{name}, {search}", command, environment, port))
     if given.libretranslate:
         packages = folder / "packages"
         shutil.unpack_archive(given.argosmodel, packages, "zip")
@@ -168,6 +172,12 @@ def main() -> None:
     parser.add_argument("--argosmodel", help="the run, exported with --format argos")
     parser.add_argument(
         "--threads", type=int, default=4, help="of LibreTranslate; 4 is its default"
+    )
+    parser.add_argument(
+        "--before",
+        nargs=2,
+        metavar=("CHECKOUT", "RUN"),
+        help="an earlier checkout, and a run that it has trained",
     )
     parser.add_argument("--seconds", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=3)
