@@ -70,7 +70,7 @@ gpu: .venv/installed-test
 	$(BIN)/python benchmarks/gpu.py
 
 # Two hours: damage of all kinds, and files made to lose lines.
-faults: .venv/installed-test-extras
+faults: .venv/installed-test-extras .venv/installed-wheels
 	$(BIN)/python -m pytest -m slow
 	cd tests && ../$(BIN)/python -m faults.kills --fresh 10
 	cd tests && ../$(BIN)/python -m faults.io_errors

@@ -91,17 +91,12 @@ def started(server: Server, sentence: str) -> Iterator[subprocess.Popen[bytes]]:
     try:
         deadline = time.monotonic() + 120
         while True:
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{server.port}/translate",
-                sentence.encode(),
-                {"Content-Type": "application/json"},
-            )
             with contextlib.suppress(OSError):
-                urllib.request.urlopen(request, timeout=60).read()
+                answer(server.port, sentence)
                 break
             assert process.poll() is None, f"{server.name} has ended"
             assert time.monotonic() < deadline, f"{server.name} does not answer"
-            time.sleep(0.5)
+            time.sleep(0.01)
         yield process
     finally:
         process.terminate()
@@ -148,6 +143,45 @@ def overload(server: Server, script: Path, sentence: str) -> None:
     for name, each in (("before", before), ("after", after)):
         times = f"p50 {each.p50:.1f} ms, p99 {each.p99:.1f} ms"
         print(f"16 clients {name}: {each.per_second:.0f} sentences/s, {times}")
+
+
+def answer(port: int, body: str) -> None:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/translate", body.encode(), {"Content-Type": "application/json"}
+    )
+    urllib.request.urlopen(request, timeout=60).read()
+
+
+def start_again(server: Server, bodies: Sequence[str], starts: int = 5) -> None:
+    """Print how soon a server answers, and the memory of its processes after 200 requests each."""
+    seconds = []
+    for _ in range(starts):
+        begin = time.perf_counter()
+        with started(server, bodies[0]) as process:
+            seconds.append(time.perf_counter() - begin)
+            if len(seconds) < starts:
+                continue
+            for name, options in (("text", {}), ("HTML", {"format": "html"})):
+                for body in bodies[:200]:
+                    answer(server.port, json.dumps(json.loads(body) | options))
+                used = ", ".join(f"{proportional_mb(pid):.0f}" for pid in family(process.pid))
+                print(f"MB of the processes after 200 requests of {name}: {used}")
+    median = statistics.median(seconds)
+    print(f"first answer after {median:.2f} s ({min(seconds):.2f} to {max(seconds):.2f})")
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and all that it started."""
+    of_threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    children = map(int, " ".join(of_threads).split())
+    return [pid, *(one for child in children for one in family(child))]
+
+
+def proportional_mb(pid: int) -> float:
+    """Return the memory of a process; what several share is divided among them."""
+    match = re.search(r"^Pss: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 def row(name: str, clients: int, rounds: Sequence[Load]) -> str:
@@ -205,6 +239,7 @@ def main() -> None:
             for server in known:
                 print(row(server.name, clients, found[server.name, clients]))
         overload(known[0], script, bodies[0])
+        start_again(known[0], bodies)
 
 
 if __name__ == "__main__":

@@ -13,3 +13,7 @@ INLINE ivec add_products(const int precision, ivec sum, int32_t word, ivec weigh
         return (ivec){add_bytes(sum.a, x, weight.a), add_bytes(sum.b, x, weight.b)};
     return (ivec){add_numbers(sum.a, x, weight.a), add_numbers(sum.b, x, weight.b)};
 }
+
+/* Of the next group, which is read from memory all the while that this one is multiplied. */
+#define PREFETCHED(g, i, panel) \
+    ((g)->weight + (g)->x->words * (GROUP + (panel) * LANES) + (i) * LANES)

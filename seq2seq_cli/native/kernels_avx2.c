@@ -14,9 +14,6 @@ USE_TARGET("avx2,fma")
 #define ROWS 5
 #define PANELS_WITH(rows) ((rows) > 2 ? 1 : (rows) > 1 ? 2 : 4)
 #define UNSIGNED_INPUTS 0
-/* Of the next group, which is read from memory all the while that this one is multiplied. */
-#define PREFETCHED(g, i, panel) \
-    ((g)->weight + (g)->x->words * (GROUP + (panel) * LANES) + (i) * LANES)
 
 /* vpmaddubsw multiplies unsigned by signed numbers and adds pairs in 16 bits. Neither |weight| nor
    input is above 127, and 2 * 127 * 127 fits in 16 bits, so all sums are exact. */

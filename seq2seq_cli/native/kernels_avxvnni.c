@@ -22,8 +22,21 @@ INLINE __m256i add_bytes(__m256i sum, __m256i x, __m256i weight)
 }
 
 #include "add_products_avx2.h"
-#define MAX_NONZERO_WORDS(precision, rows) ((precision) == FP32 ? 7 : (rows) > ROWS ? 10 : 0)
+#define MAX_NONZERO_WORDS(precision, rows) ((rows) > ROWS ? 10 : 0)
 #define add_unsigned add_products
+static void multiply_in_precision(const Group *groups, int64_t count);
+#define MULTIPLY multiply_in_precision
 #include "kernels_template.h"
+
+extern const Kernels kernels_avx2;
+
+/* FP32 is as with AVX2 alone. */
+static void multiply_in_precision(const Group *groups, int64_t count)
+{
+    if (groups->precision == FP32)
+        kernels_avx2.multiply(groups, count);
+    else
+        multiply(groups, count);
+}
 END_TARGET
 #endif

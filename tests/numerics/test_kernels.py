@@ -20,6 +20,7 @@ PROGRAM = Path(__file__).with_name("kernels.c")
 HERE = ["amx", "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "plain"]
 CANNOT_RUN = 77
 ARM_COMPILER, ARM_EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+X86_EMULATOR = "qemu-x86_64"
 # The processor that is emulated for a set: one without dot products of bytes, one without products
 # of matrices, one with all.
 EMULATED = {"neon": "cortex-a53", "dotprod": "neoverse-n1", "i8mm": "max", "plain": "max"}
@@ -83,13 +84,22 @@ def test_arm_gives_the_same_bits(name, program, arm_program):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("processor", "lacks", "fastest"),
-    [("cortex-a53", "dotprod", "neon"), ("neoverse-n1", "i8mm", "dotprod"), ("max", None, "i8mm")],
+    ("emulator", "processor", "lacks", "fastest"),
+    [
+        (ARM_EMULATOR, "cortex-a53", "dotprod", "neon"),
+        (ARM_EMULATOR, "neoverse-n1", "i8mm", "dotprod"),
+        (ARM_EMULATOR, "max", None, "i8mm"),
+        (X86_EMULATOR, "Nehalem", "avx2", "plain"),
+        (X86_EMULATOR, "Haswell", "avx512", "avx2"),
+    ],
 )
-def test_a_processor_runs_the_fastest_of_its_own(processor, lacks, fastest, arm_program):
-    emulator = (ARM_EMULATOR, "-cpu", processor, arm_program)
-    assert lacks is None or hashes(*emulator, lacks) is None
-    chosen = hashes(*emulator)
+def test_a_processor_runs_the_fastest_of_its_own(emulator, processor, lacks, fastest, request):
+    if platform.machine() != "x86_64" or shutil.which(emulator) is None:
+        pytest.skip(f"needs {emulator}")
+    name = "arm_program" if emulator == ARM_EMULATOR else "program"
+    emulated = (emulator, "-cpu", processor, request.getfixturevalue(name))
+    assert lacks is None or hashes(*emulated, lacks) is None
+    chosen = hashes(*emulated)
     assert chosen is not None and chosen["kernels"] == fastest
 
 

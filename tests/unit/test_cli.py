@@ -13,6 +13,7 @@ from commands import Command
 from typer.main import get_command
 
 from seq2seq_cli.cli import app
+from seq2seq_cli.native.library import kernels_name
 
 VERBS = {
     "train": {"config", "run_dir", "source", "ensemble", "allow_changed", "overrides", "device"},
@@ -261,7 +262,9 @@ def test_help_is_complete_and_has_examples(verb: str, seq2seq: Command):
 
 
 def test_version_and_command_list(seq2seq: Command):
-    assert seq2seq("--version").stdout.startswith("seq2seq 0.")
+    version = seq2seq("--version").stdout
+    assert version.startswith("seq2seq 0.")
+    assert f"(kernels: {kernels_name() or 'not compiled'})" in version
     overview = seq2seq("--help").stdout
     assert all(verb.split()[0] in overview for verb in VERBS)
 

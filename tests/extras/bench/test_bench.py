@@ -55,7 +55,8 @@ def test_bench_translate_measures_each_precision(trained, seq2seq):
     )
     for one in found:
         is_compiled = one["precision"] in native.precisions()
-        assert one["engine"].startswith("C, " if is_compiled else "PyTorch")
+        engine = f"C, {native.kernels_name()}" if is_compiled else "PyTorch"
+        assert one["engine"].startswith(engine)
     assert found[0]["p50_ms"] <= found[0]["p95_ms"]
     page = decoding_table([DecodingSpeed(**speed) for speed in found])
     assert "sentences/s" in page.splitlines()[0]
