@@ -67,8 +67,8 @@ static int precisions_of(const Kernels *k)
     if (more.a >= 1)
         most = cpuid(7, 1);
     unsigned saved = 0, high;
-    if (has(basic.c, osxsave))
-        __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    if (has(basic.c, osxsave)) /* volatile: or the compiler executes it in any case */
+        __asm__ volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
     int avx2 = has(saved, 0x6) && has(basic.c, fma) && has(more.b, 1 << 5);
     int avx512 = avx2 && has(saved, 0xe6) && /* f, dq, bw, vl; vnni */
                  has(more.b, 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) && has(more.c, 1 << 11);
