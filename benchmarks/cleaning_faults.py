@@ -74,7 +74,7 @@ def main() -> None:
     kinds = plant(list(zip(*sides, strict=True)), given.folder)
     text = (given.folder / "x.src", given.folder / "x.tgt")
     options = ("--against", given.folder / "test.tsv", "--identify-languages")
-    output = ("--langs", given.langs, "-o", given.folder / "out.tsv")
+    output = ("--langs", given.langs, "-o", given.folder / "out.tsv", "--force")
     command = (sys.executable, "-m", "seq2seq_cli", "clean", *text, *options, *output)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     lines = (given.folder / "out.rejected.tsv").read_text().split("\n")[:-1]

@@ -188,7 +188,7 @@ def row(name: str, clients: int, rounds: Sequence[Load]) -> str:
     def figure(values: Sequence[float]) -> str:
         middle = statistics.median(values)
         digits = 0 if middle >= 100 else 1
-        low, high = (f"{value:.{digits}f}" for value in (min(values), max(values)))
+        low, high = (f"{value:,.{digits}f}" for value in (min(values), max(values)))
         return f"{middle:,.{digits}f} ({low} to {high})"
 
     columns = [figure([getattr(each, n) for each in rounds]) for n in ("per_second", "p50", "p99")]

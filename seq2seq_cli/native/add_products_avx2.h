@@ -1,4 +1,4 @@
-/* A word of inputs times 16 words of weights, by add_bytes in INT8. */
+/* A word of inputs times 16 words of weights, by add_bytes in INT8, and what is prefetched. */
 
 INLINE __m256i add_numbers(__m256i sum, __m256i x, __m256i weight)
 {

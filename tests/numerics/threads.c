@@ -49,11 +49,13 @@ static long count_wrong_forks(void)
 {
     long wrong = 0;
     for (int n = 0; n < FORKS; n++) {
-        int status;
+        int status = 0;
         pid_t child = fork();
-        if (child == 0)
+        if (child == 0) {
+            alarm(60); /* it takes milliseconds, or forever */
             _exit(count_wrong_loops(1000) != 0);
-        wrong += waitpid(child, &status, 0) != child || status != 0;
+        }
+        wrong += child < 0 || waitpid(child, &status, 0) != child || status != 0;
     }
     return wrong;
 }
@@ -65,7 +67,8 @@ int main(int count, char **arguments)
     long wrong = count_wrong_loops(loops);
     pthread_t callers[2];
     for (int i = 0; i < 2; i++)
-        pthread_create(callers + i, NULL, call, NULL);
+        if (pthread_create(callers + i, NULL, call, NULL))
+            return 1;
     wrong += count_wrong_forks();
     for (int i = 0; i < 2; i++) {
         void *of_caller;
