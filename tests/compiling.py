@@ -9,6 +9,7 @@ from seq2seq_cli.native.sources import C_FILES, FLAGS, FOLDER, LIBRARY_NAME, LIN
 
 LIBRARY = FOLDER / LIBRARY_NAME
 COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1")
 
 
 def compile_library(folder: Path, library: Path, *options: str) -> None:

@@ -51,106 +51,258 @@ static void multiply_in_blocks(const Group *groups, int64_t count);
 
    In INT8 the copy is |weight| and a mask s of all bits where the weight is negative, as the
    logical x ^ s, unlike vpsignb, leaves the units that multiply and add alone: |weight| (x ^ s) is
-   weight x, less |weight| where s is set. The sum of these is what a row of zeros gets. Pairs stay
-   within 2 * 127 * 128. */
+   weight x, less |weight| where s is set. The sum of these is what a row of zeros gets.
+
+   Two products fit in 16 bits, 2 * 127 * 128. Four of them, of two words, are added before they are
+   widened, which saves every other vpmaddwd. They fit too if the squares of the four weights times
+   the squares of the four x ^ s are at most 32767^2, by the Cauchy-Schwarz inequality. In the few
+   pairs of words where they may not, the sums are corrected. */
 enum {
-    BLOCK = 128, /* vectors: 8 KB */
-    FEW = 24,    /* rows that do not pay for a copy */
+    BLOCK = 128, /* words: 8 KB in FP32, 16 KB in INT8 */
+    PAIRS = BLOCK / 2,
+    FEW = 24, /* rows that do not pay for a copy */
+    TILE = 8, /* rows of INT8 at once, with half of a panel */
+    MANY_UNFIT = PAIRS / 8, /* pairs, from which on each word is widened */
 };
 
+/* Two words of the weights of 8 outputs. */
 typedef struct {
-    ivec weights[BLOCK], sums[CHUNK], zero_row;
+    __m256i weight[2], sign[2];
+} Pair;
+
+typedef struct {
+    union {
+        ivec weights[BLOCK];
+        Pair pairs[2][PAIRS]; /* of both halves of the panel */
+    };
+    ivec sums[CHUNK], zero_row;
+    /* The greatest sum of the squares of four weights, and of four inputs of a tile. */
+    uint16_t squares[PAIRS], input_squares[CHUNK / TILE][LONGEST / 2];
 } Block;
 
-/* In assembly, as compilers use more registers than there are for another order. */
-INLINE __m256i add_copied(const int precision, __m256i sum, __m256i x, __m256i weight,
-                          const __m256i *sign)
+INLINE __m256i multiply_bytes(__m256i x, __m256i weight, __m256i sign)
 {
-    if (precision == FP32) {
-        sum = add_numbers(sum, x, weight);
-        __asm__ volatile("" : "+x"(sum));
-        return sum;
-    }
-    __m256i pairs;
-    __asm__("vpxor %2, %1, %0" : "=x"(pairs) : "x"(x), "m"(*sign));
-    pairs = _mm256_maddubs_epi16(weight, pairs);
-    pairs = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-    __asm__ volatile("vpaddd %1, %0, %0" : "+x"(sum) : "x"(pairs));
-    return sum;
+    return _mm256_maddubs_epi16(weight, _mm256_xor_si256(x, sign));
 }
 
-INLINE void copy_weights(const int precision, Block *b, const int32_t *weight, int64_t words)
+INLINE __m256i widen_pairs(__m256i pairs)
 {
-    for (int64_t i = 0; i < words; i++) {
-        ivec w = iload(weight + i * GROUP);
-        if (precision == FP32) {
-            b->weights[i] = w;
-            continue;
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+INLINE uint16_t greatest_of_16_bits(__m256i x)
+{
+    __m128i half = _mm_max_epu16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    return ~_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(-1))), 0);
+}
+
+INLINE void copy_bytes(Block *b, const int32_t *weight, int64_t words)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i zero_row[2] = {zero, zero}; /* at least -4 * 127 * PAIRS */
+    for (int64_t i = 0; i < words; i += 2) {
+        __m256i squares[2] = {zero, zero};
+        for (int half = 0; half < 2; half++)
+            for (int n = 0; n < 2; n++) {
+                const __m256i *from = (const __m256i *)(weight + (i + n) * GROUP) + half;
+                __m256i w = _mm256_loadu_si256(from);
+                __m256i size = _mm256_abs_epi8(w), sign = _mm256_cmpgt_epi8(zero, w);
+                b->pairs[half][i / 2].weight[n] = size;
+                b->pairs[half][i / 2].sign[n] = sign;
+                squares[half] = _mm256_add_epi16(squares[half], _mm256_maddubs_epi16(size, size));
+                zero_row[half] = _mm256_add_epi16(zero_row[half], _mm256_maddubs_epi16(size, sign));
+            }
+        b->squares[i / 2] = greatest_of_16_bits(_mm256_max_epu16(squares[0], squares[1]));
+    }
+    b->zero_row = iadd(b->zero_row, (ivec){widen_pairs(zero_row[0]), widen_pairs(zero_row[1])});
+}
+
+/* Sums of (|x| + 1)^2, which (x ^ s)^2 does not exceed, for bytes 0 1 4 5 and 2 3 6 7 of each pair
+   of words; and two smaller ones. */
+INLINE __m256i square_inputs(__m256i x)
+{
+    __m256i size = _mm256_abs_epi8(x);
+    __m256i squares = _mm256_maddubs_epi16(size, size);
+    squares = _mm256_add_epi16(squares, _mm256_maddubs_epi16(size, _mm256_set1_epi8(2)));
+    squares = _mm256_add_epi16(squares, _mm256_set1_epi16(2));
+    return _mm256_adds_epu16(squares, _mm256_srli_epi64(squares, 32)); /* the most is 65536 */
+}
+
+INLINE void find_input_squares(const Inputs *x, int64_t row, uint16_t *all)
+{
+    const int64_t end = row + TILE < x->count ? row + TILE : x->count;
+    for (int64_t i = 0; i < x->words; i += LANES) {
+        __m256i squares[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+        for (int64_t n = row; n < end; n++) {
+            ivec words = iload((const int32_t *)x->numbers + n * x->words + i);
+            squares[0] = _mm256_max_epu16(squares[0], square_inputs(words.a));
+            squares[1] = _mm256_max_epu16(squares[1], square_inputs(words.b));
         }
-        __m256i zero = _mm256_setzero_si256();
-        b->weights[2 * i] = (ivec){_mm256_abs_epi8(w.a), _mm256_abs_epi8(w.b)};
-        b->weights[2 * i + 1] = (ivec){_mm256_cmpgt_epi8(zero, w.a), _mm256_cmpgt_epi8(zero, w.b)};
-        b->zero_row.a = add_copied(precision, b->zero_row.a, zero, b->weights[2 * i].a,
-                                   &b->weights[2 * i + 1].a);
-        b->zero_row.b = add_copied(precision, b->zero_row.b, zero, b->weights[2 * i].b,
-                                   &b->weights[2 * i + 1].b);
+        for (int half = 0; half < 2; half++) {
+            uint64_t four[4];
+            squares[half] = _mm256_max_epu16(squares[half], _mm256_srli_epi64(squares[half], 16));
+            memcpy(four, squares + half, sizeof four);
+            for (int n = 0; n < 4; n++)
+                all[(i + 8 * half) / 2 + n] = four[n];
+        }
     }
 }
 
-/* The sums stay in registers, as the loops are unrolled before gcc assigns these. */
-INLINE void add_block(const int precision, const int rows, const char *x, int64_t stride,
-                      int64_t words, const __m256i *w, __m256i *all)
+/* Pairs of words whose sums of four products may not fit in 16 bits, a bit for each. */
+INLINE uint64_t find_unfit(int64_t pairs, const uint16_t *squares, const uint16_t *input_squares)
 {
-    const int per_word = precision == INT8 ? 4 : 2;
-    __m256i sums[2 * ROWS];
-#pragma GCC unroll 16
-    for (int n = 0; n < 2 * rows; n++)
+    uint64_t unfit = 0;
+    for (int64_t i = 0; i < pairs; i += 16) {
+        __m256i w = _mm256_loadu_si256((const __m256i *)(squares + i));
+        __m256i x = _mm256_loadu_si256((const __m256i *)(input_squares + i));
+        /* 2^16 * 16383 is 32767^2 - 1 */
+        __m256i above = _mm256_subs_epu16(_mm256_mulhi_epu16(w, x), _mm256_set1_epi16(16382));
+        __m256i is_fit = _mm256_cmpeq_epi16(above, _mm256_setzero_si256());
+        unfit |= (uint64_t)(uint16_t)~_mm_movemask_epi8(_mm_packs_epi16(
+                     _mm256_castsi256_si128(is_fit), _mm256_extracti128_si256(is_fit, 1))) << i;
+    }
+    return unfit & ~0ull >> (64 - pairs);
+}
+
+/* The sums stay in registers, as the loops are unrolled before gcc assigns these; the empty
+   assembly keeps the order, as others need more registers than there are. */
+INLINE void add_number_tile(const int rows, const float *x, int64_t stride, int64_t words,
+                            const ivec *w, ivec *all)
+{
+    ivec sums[ROWS];
+#pragma GCC unroll 8
+    for (int n = 0; n < rows; n++)
         sums[n] = all[n];
-    for (int64_t i = 0; i < words; i++, w += per_word)
-#pragma GCC unroll 16
-        for (int n = 0; n < 2 * rows; n++) {
-            int32_t word;
-            memcpy(&word, x + n / 2 * stride + 4 * i, sizeof word);
-            sums[n] = add_copied(precision, sums[n], _mm256_set1_epi32(word), w[n % 2],
-                                 w + per_word - 2 + n % 2);
+    for (int64_t i = 0; i < words; i++)
+#pragma GCC unroll 8
+        for (int n = 0; n < rows; n++) {
+            __m256i number = _mm256_castps_si256(_mm256_broadcast_ss(x + n * stride + i));
+            sums[n].a = add_numbers(sums[n].a, number, w[i].a);
+            __asm__ volatile("" : "+x"(sums[n].a));
+            sums[n].b = add_numbers(sums[n].b, number, w[i].b);
+            __asm__ volatile("" : "+x"(sums[n].b));
         }
-#pragma GCC unroll 16
-    for (int n = 0; n < 2 * rows; n++)
+#pragma GCC unroll 8
+    for (int n = 0; n < rows; n++)
         all[n] = sums[n];
 }
 
-INLINE void multiply_block(const int precision, int64_t rows, const char *x, int64_t stride,
-                           int64_t words, const ivec *weights, ivec *sums)
+INLINE __m256i broadcast_word(const char *x)
 {
-    const __m256i *w = &weights->a;
+    int32_t word;
+    memcpy(&word, x, sizeof word);
+    return _mm256_set1_epi32(word);
+}
+
+INLINE void add_byte_tile(const int rows, const int fits, const char *x, int64_t stride,
+                          int64_t pairs, const Pair *w, __m256i *all)
+{
+    __m256i sums[TILE];
+#pragma GCC unroll 8
+    for (int n = 0; n < rows; n++)
+        sums[n] = all[2 * n];
+    for (int64_t i = 0; i < pairs; i++, w++)
+#pragma GCC unroll 8
+        for (int n = 0; n < rows; n++) {
+            const char *at = x + n * stride + 8 * i;
+            __m256i a = multiply_bytes(broadcast_word(at), w->weight[0], w->sign[0]);
+            __m256i b = multiply_bytes(broadcast_word(at + 4), w->weight[1], w->sign[1]);
+            __m256i sum = fits ? widen_pairs(_mm256_add_epi16(a, b))
+                               : _mm256_add_epi32(widen_pairs(a), widen_pairs(b));
+            sums[n] = _mm256_add_epi32(sums[n], sum);
+            __asm__ volatile("" : "+x"(sums[n]));
+        }
+#pragma GCC unroll 8
+    for (int n = 0; n < rows; n++)
+        all[2 * n] = sums[n];
+}
+
+/* Replace what add_byte_tile has added for a pair of words. */
+NOINLINE static void correct(int64_t rows, const char *x, int64_t stride, const Pair *w,
+                             __m256i *all)
+{
+    for (int64_t n = 0; n < rows; n++) {
+        __m256i a = multiply_bytes(broadcast_word(x + n * stride), w->weight[0], w->sign[0]);
+        __m256i b = multiply_bytes(broadcast_word(x + n * stride + 4), w->weight[1], w->sign[1]);
+        __m256i added = widen_pairs(_mm256_add_epi16(a, b));
+        __m256i exact = _mm256_add_epi32(widen_pairs(a), widen_pairs(b));
+        all[2 * n] = _mm256_add_epi32(all[2 * n], _mm256_sub_epi32(exact, added));
+    }
+}
+
+INLINE void multiply_numbers(const Inputs *x, int64_t row, int64_t first, int64_t words, Block *b)
+{
+    const float *from = (const float *)x->numbers + row * x->words + first;
+    ivec *sums = b->sums + row;
+    switch (x->count - row) {
+    case 1: add_number_tile(1, from, x->words, words, b->weights, sums); break;
+    case 2: add_number_tile(2, from, x->words, words, b->weights, sums); break;
+    case 3: add_number_tile(3, from, x->words, words, b->weights, sums); break;
+    case 4: add_number_tile(4, from, x->words, words, b->weights, sums); break;
+    default: add_number_tile(ROWS, from, x->words, words, b->weights, sums);
+    }
+}
+
+INLINE void add_byte_rows(int64_t rows, const char *x, int64_t stride, int64_t pairs, const Pair *w,
+                          __m256i *sums)
+{
     switch (rows) {
-    case 1: add_block(precision, 1, x, stride, words, w, &sums->a); break;
-    case 2: add_block(precision, 2, x, stride, words, w, &sums->a); break;
-    case 3: add_block(precision, 3, x, stride, words, w, &sums->a); break;
-    case 4: add_block(precision, 4, x, stride, words, w, &sums->a); break;
-    default: add_block(precision, ROWS, x, stride, words, w, &sums->a);
+    case 1: add_byte_tile(1, 1, x, stride, pairs, w, sums); break;
+    case 2: add_byte_tile(2, 1, x, stride, pairs, w, sums); break;
+    case 3: add_byte_tile(3, 1, x, stride, pairs, w, sums); break;
+    case 4: add_byte_tile(4, 1, x, stride, pairs, w, sums); break;
+    case 5: add_byte_tile(5, 1, x, stride, pairs, w, sums); break;
+    case 6: add_byte_tile(6, 1, x, stride, pairs, w, sums); break;
+    case 7: add_byte_tile(7, 1, x, stride, pairs, w, sums); break;
+    default: add_byte_tile(TILE, 1, x, stride, pairs, w, sums);
+    }
+}
+
+INLINE void multiply_bytes_of(const Inputs *x, int64_t row, int64_t first, int64_t words, Block *b)
+{
+    const int64_t stride = 4 * x->words, pairs = words / 2, left = x->count - row;
+    const int64_t rows = left < TILE ? left : TILE;
+    const char *from = (const char *)x->numbers + row * stride + 4 * first;
+    uint64_t unfit = find_unfit(pairs, b->squares, b->input_squares[row / TILE] + first / 2);
+    const int are_many = rows == TILE && __builtin_popcountll(unfit) >= MANY_UNFIT;
+    for (int half = 0; half < 2; half++) {
+        const Pair *w = b->pairs[half];
+        __m256i *sums = &b->sums[row].a + half;
+        if (are_many)
+            add_byte_tile(TILE, 0, from, stride, pairs, w, sums);
+        else
+            add_byte_rows(rows, from, stride, pairs, w, sums);
+        for (uint64_t rest = are_many ? 0 : unfit; rest; rest &= rest - 1) {
+            int64_t i = __builtin_ctzll(rest);
+            correct(rows, from + 8 * i, stride, w + i, sums);
+        }
     }
 }
 
 /* All rows of a panel. Meanwhile the weights of the next block are brought to the second cache. */
 INLINE void multiply_panel(const int precision, const Group *g, int panel, Block *b)
 {
-    const int64_t words = g->x->words, count = g->x->count, stride = 4 * words;
-    const int64_t most = precision == INT8 ? BLOCK / 2 : BLOCK;
+    const int64_t words = g->x->words, count = g->x->count;
+    const int64_t tile = precision == INT8 ? TILE : ROWS;
     const int32_t *weight = g->weight + panel * LANES;
     const int32_t *after = panel + 1 < PANELS ? weight + LANES : g->weight + words * GROUP;
     memset(b->sums, 0, count * sizeof *b->sums);
     b->zero_row = izeros();
     for (int64_t first = 0, size; first < words; first += size) {
-        size = words - first < most ? words - first : most;
+        size = words - first < BLOCK ? words - first : BLOCK;
         const int32_t *next = first + size < words ? weight + (first + size) * GROUP : after;
-        copy_weights(precision, b, weight + first * GROUP, size);
-        const char *x = (const char *)g->x->numbers + 4 * first;
-        for (int64_t row = 0, fetched = 0; row < count; row += ROWS) {
-            for (; fetched * count < (row + ROWS) * size; fetched++)
+        if (precision == INT8)
+            copy_bytes(b, weight + first * GROUP, size);
+        else
+            for (int64_t i = 0; i < size; i++)
+                b->weights[i] = iload(weight + (first + i) * GROUP);
+        for (int64_t row = 0, fetched = 0; row < count; row += tile) {
+            for (; fetched * count < (row + tile) * size; fetched++)
                 __builtin_prefetch(next + fetched * GROUP, 0, 2);
-            multiply_block(precision, count - row, x + row * stride, stride, size, b->weights,
-                           b->sums + row);
+            if (precision == INT8)
+                multiply_bytes_of(g->x, row, first, size, b);
+            else
+                multiply_numbers(g->x, row, first, size, b);
         }
     }
     for (int64_t row = 0; row < count; row++) {
@@ -161,16 +313,21 @@ INLINE void multiply_panel(const int precision, const Group *g, int panel, Block
 
 static void multiply_in_blocks(const Group *groups, int64_t count)
 {
-    if (groups->x->count <= FEW) {
+    const Inputs *x = groups->x;
+    const int is_int8 = groups->precision == INT8;
+    if (x->count <= FEW || (is_int8 && x->words > LONGEST)) {
         multiply(groups, count);
         return;
     }
     if (multiply_if_sparse(groups, count))
         return;
     Block b;
+    if (is_int8)
+        for (int64_t row = 0; row < x->count; row += TILE)
+            find_input_squares(x, row, b.input_squares[row / TILE]);
     for (const Group *g = groups; g < groups + count; g++)
         for (int panel = 0; panel < PANELS && panel * LANES < g->outputs; panel++)
-            if (g->precision == INT8)
+            if (is_int8)
                 multiply_panel(INT8, g, panel, &b);
             else
                 multiply_panel(FP32, g, panel, &b);

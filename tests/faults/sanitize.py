@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from commands import ROOT
-from compiling import COMPILER, compile_library
+from compiling import COMPILER, SANITIZERS, compile_library
 from random_searches import Stepwise, assert_same, random_config, random_requests
 from rounded_models import rounded
 from small_models import build
@@ -39,7 +39,6 @@ from seq2seq_cli.native import library as native
 from seq2seq_cli.native.sources import LIBRARY_NAME
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1")
 # Name: what is put in place of what.
 BUILDS: dict[str, dict[str, str]] = {
     "as it is installed": {},

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT
-from compiling import COMPILER
+from compiling import COMPILER, LIBRARY
 
 from seq2seq_cli.native import library as native
-from seq2seq_cli.native.sources import source_hash
+from seq2seq_cli.native.sources import LIBRARY_NAME, source_hash
 
 pytestmark = pytest.mark.skipif(
     COMPILER is None or not native.precisions(), reason="no compiler, or not compiled"
@@ -35,6 +36,11 @@ def test_library_of_other_sources_is_not_loaded(tmp_path, caplog):
     assert WARNING in caplog.text
 
 
+def test_library_uses_no_openmp():
+    """PyTorch has its own, and two in a process disturb each other."""
+    assert not re.search(rb"GOMP_|__kmpc_", LIBRARY.read_bytes())
+
+
 def test_missing_library_gives_no_warning(tmp_path, caplog):
     assert native.load_library(tmp_path / "none.so") is None
     assert not caplog.records
@@ -54,15 +60,22 @@ def test_mismatch_of_c_sources_and_python_structures_is_detected(tmp_path):
         native.load_library(tmp_path / "library.so")
 
 
-def test_translate_works_without_a_matching_library(trained, seq2seq, tmp_path):
-    """As after updating a checkout without reinstalling."""
+@pytest.mark.parametrize(
+    ("is_edited", "said"),
+    [(True, WARNING), (False, "which is slower; unsupported by native (it was not compiled")],
+    ids=["checkout updated, not reinstalled", "installed without a compiler"],
+)
+def test_translate_works_without_a_library(is_edited, said, trained, seq2seq, tmp_path):
     package = tmp_path / "seq2seq_cli"
     shutil.copytree(ROOT / package.name, package, ignore=shutil.ignore_patterns("__pycache__"))
-    with (package / "native/native.h").open("a", encoding="utf-8") as file:
-        file.write("/* edited */\n")
+    if is_edited:
+        with (package / "native/native.h").open("a", encoding="utf-8") as file:
+            file.write("/* edited */\n")
+    else:
+        (package / "native" / LIBRARY_NAME).unlink()
     command = ["translate", str(trained), "--precision", "fp32", "1 2 3", "4 5"]
     done = run_in(tmp_path, "-m", "seq2seq_cli", *command)
-    assert WARNING in done.stderr
+    assert said in done.stderr
     assert done.returncode == 0
     assert done.stdout == seq2seq(*command).stdout
 

@@ -48,16 +48,18 @@ static float *floats(long count, float least, float most)
     return x;
 }
 
-enum { RANDOM, GREATEST, ALTERNATING, SPARSE, SPARSE_SIGNED, KINDS };
+enum { RANDOM, GREATEST, ALTERNATING, CLOSE, SPARSE, SPARSE_SIGNED, KINDS };
 
-/* Whole numbers of -127 to 127, or the extremes alone, or mostly 0. */
+/* Whole numbers of -127 to 127, or the extremes alone, or of which four products just fit in 16 bits
+   or just do not, or mostly 0. */
 static int whole(int kind, long i)
 {
     if (kind == RANDOM)
         return (int)(number() % 255) - 127;
     if (kind >= SPARSE)
         return number() % 8 ? 0 : kind == SPARSE ? number() % 128 : (int)(number() % 255) - 127;
-    return kind == GREATEST || i % 2 ? 127 : -127;
+    int size = kind == CLOSE ? 88 + number() % 4 : 127;
+    return kind == GREATEST || i % 2 ? size : -size;
 }
 
 static float half(uint16_t bits)
@@ -331,7 +333,11 @@ int main(int count, char **names)
     for (long rows = 1; rows <= 44; rows += rows < 14 ? 1 : 6)
         for (int i = 0; i < SIZES; i++)
             for (int kind = 0; kind < KINDS; kind++)
-                check_int8(rows, sizes[i], sizes[(i + rows) % SIZES], kind, (kind + rows) % KINDS);
+                check_int8(rows, sizes[i], sizes[(i + rows) % SIZES], kind,
+                           (kind + rows + i) % KINDS);
+    for (int kind = 0; kind < KINDS * KINDS; kind++) /* several blocks of words */
+        check_int8(27, 1030, 17, kind % KINDS, kind / KINDS);
+    check_int8(27, 16500, 17, RANDOM, RANDOM);
     print("int8");
     begin();
     for (long rows = 1; rows <= 44; rows += rows < 14 ? 1 : 6)

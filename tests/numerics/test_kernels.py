@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from compiling import COMPILER, compile_program
+from compiling import COMPILER, SANITIZERS, compile_program
 from small_models import build, random_sources
 
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
@@ -103,6 +103,21 @@ def test_a_processor_runs_the_fastest_of_its_own(emulator, processor, lacks, fas
     assert lacks is None or hashes(*emulated, lacks) is None
     chosen = hashes(*emulated)
     assert chosen is not None and chosen["kernels"] == fastest
+
+
+@pytest.mark.slow  # compiles all kernels twice
+def test_sanitizers_find_nothing(program, tmp_path):
+    sanitized = tmp_path / "sanitized"
+    compile_program(COMPILER, PROGRAM, sanitized, *SANITIZERS, library=None)
+    for name in HERE:
+        assert hashes(sanitized, name) == hashes(program, name)
+    if not all(map(shutil.which, (ARM_COMPILER, ARM_EMULATOR))):
+        return
+    on_arm = tmp_path / "arm"  # where only the sanitizer without a runtime library works
+    trapping = ("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-static")
+    compile_program(ARM_COMPILER, PROGRAM, on_arm, "-O1", *trapping, library=None)
+    for name, processor in EMULATED.items():
+        assert hashes(ARM_EMULATOR, "-cpu", processor, on_arm, name) is not None
 
 
 @pytest.mark.skipif(not native.precisions(), reason="not compiled")
