@@ -210,17 +210,18 @@ def translate(
     _check_files(sentences, input_file, output_file, shard)
     if input_file is not None:
         warn_of_json(input_file, job.input_format)
-    if output_file is not None and not force and not (shard and _is_known_shard(output_file)):
-        options.check_empty(output_file)
     if not sentences and input_file is None and sys.stdin.isatty():
         _interactive(job)
         return
     from tqdm import tqdm
 
-    from seq2seq_cli.decoding.lines.shards import Shard, ShardTask
+    from seq2seq_cli.decoding.lines.shards import Record, Shard, ShardTask
     from seq2seq_cli.decoding.lines.stream import translate_stream
     from seq2seq_cli.text.io import WHOLE_FILE, line_writer, lines_to_translate
 
+    is_overwritten = force or (shard and output_file and Record.path(output_file).exists())
+    if output_file is not None and not is_overwritten:  # a shard is, if its text has changed
+        options.check_empty(output_file)
     with ExitStack() as stack:
         lines: Iterable[str] = sentences or lines_to_translate(input_file)
         place, path = WHOLE_FILE, output_file
@@ -270,13 +271,6 @@ def warn_of_json(source: Path, input_format: str) -> None:
         logger.warning(
             "%s is translated as plain text; if it has JSON lines, use --input-format jsonl", source
         )
-
-
-def _is_known_shard(output: Path) -> bool:
-    """Return True for a shard that was written before: it is replaced if its text has changed."""
-    from seq2seq_cli.decoding.lines.shards import Record
-
-    return Record.path(output).exists()
 
 
 def _interactive(job: "Job") -> None:

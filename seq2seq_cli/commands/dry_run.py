@@ -3,7 +3,6 @@
 import functools
 import gc
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +18,7 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.optimizers.schedules import set_lr
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
 from seq2seq_cli.training.parallel.process_group import process_group
+from seq2seq_cli.training.parallel.strategy import seconds_now
 from seq2seq_cli.training.resume import start_or_resume
 from seq2seq_cli.training.run import Hooks, Run
 from seq2seq_cli.training.step import train_step
@@ -40,13 +40,6 @@ def timed_update(run: Run, batches: Sequence[Batch] | None = None) -> float:
     if batches is None:
         run.advance(used)
     return seconds
-
-
-def seconds_now(device: torch.device) -> float:
-    """Return the time, on a GPU after all queued work has finished."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def dry_run(

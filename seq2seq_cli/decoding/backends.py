@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import DecodingPrecision, DeviceName
-from seq2seq_cli.decoding.engines.native_model import NativeModel, parameter_shapes, unsupported
+from seq2seq_cli.decoding.engines.native_model import (
+    NativeModel,
+    packed,
+    parameter_shapes,
+    unsupported,
+)
 from seq2seq_cli.decoding.given_score import GivenScore
 from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.search import native_search
@@ -46,7 +51,8 @@ class StoredModel(NamedTuple):
             self.config, len(src), len(tgt), is_shared=self.tokenizers.is_shared
         )
         weights, sha256 = read_arrays(self.path, shapes, self.sha256)
-        return NativeModel.of(weights, self.config, precision, len(src.features)), sha256
+        parts = packed(weights, self.config, precision)
+        return NativeModel(parts, self.config, precision, len(src.features)), sha256
 
     def load(self, device: DeviceName) -> "Transformer":
         """Build the model in PyTorch. Raises UserError if the file does not fit, or has changed."""

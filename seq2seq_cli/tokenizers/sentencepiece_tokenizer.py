@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import sentencepiece
@@ -253,10 +253,16 @@ def _normalizer_model(normalization: Normalization, symbols: Sequence[str]) -> b
     )
     if normalization != "nfd":
         return _train_model(iter(["a"]), config, "src", normalization_rule_name=normalization)
-    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".tsv") as rules:
-        for character in map(chr, range(sys.maxunicode + 1)):
-            if (decomposed := unicodedata.normalize("NFD", character)) != character:
-                code_points = " ".join(f"{ord(part):X}" for part in decomposed)
-                rules.write(f"{ord(character):X}\t{code_points}\n")
-        rules.flush()
-        return _train_model(iter(["a"]), config, "src", normalization_rule_tsv=rules.name)
+    characters = map(chr, range(sys.maxunicode + 1))
+    rules = {c: nfd for c in characters if (nfd := unicodedata.normalize("NFD", c)) != c}
+    return model_with_rules(rules, config)
+
+
+def model_with_rules(rules: Mapping[str, str], config: TokenizerConfig) -> bytes:
+    """Train a minimal SentencePiece model that replaces texts by others."""
+    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".tsv") as file:
+        for before, after in rules.items():
+            code_points = (" ".join(f"{ord(c):X}" for c in text) for text in (before, after))
+            file.write("\t".join(code_points) + "\n")
+        file.flush()
+        return _train_model(iter(["a"]), config, "src", normalization_rule_tsv=file.name)

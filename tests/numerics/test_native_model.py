@@ -21,6 +21,7 @@ from seq2seq_cli.decoding.engines.native_model import (
     OPTIONS,
     NativeModel,
     model_code_hash,
+    packed,
     parameter_shapes,
     unsupported,
 )
@@ -77,7 +78,8 @@ def saved(model: Transformer, path: Path) -> Path:
 def read(model: Transformer, path: Path, precision: native.Precision) -> NativeModel:
     """Make the model of its file, as without PyTorch."""
     weights, _ = read_arrays(path, shapes_of(model))
-    return NativeModel.of(weights, model.config, precision, len(model.feature_ids or ()))
+    parts = packed(weights, model.config, precision)
+    return NativeModel(parts, model.config, precision, len(model.feature_ids or ()))
 
 
 def test_code_of_the_model_is_the_one_that_c_repeats():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.decoding.engines.capabilities import MODULES, Capabilities
-from seq2seq_cli.decoding.engines.native_model import OPTIONS, NativeModel
+from seq2seq_cli.decoding.engines.native_model import OPTIONS, NativeModel, packed
 from seq2seq_cli.model.layers import without_eos
 from seq2seq_cli.model.parameters import unique_parameters
 from seq2seq_cli.model.transformer import Transformer
@@ -42,9 +42,15 @@ class CpuDecoder:
 
     def __init__(self, model: Transformer | NativeModel, precision: Precision = "fp32") -> None:
         """`unsupported` must have returned None. A native model has its own precision."""
-        self.native_model = (
-            model if isinstance(model, NativeModel) else native_model_of(model, precision)
-        )
+        if isinstance(model, Transformer):
+            weights = {
+                name: parameter.float().numpy()
+                for name, parameter in unique_parameters(model).items()
+            }
+            num_features = 0 if model.feature_ids is None else len(model.feature_ids)
+            parts = packed(weights, model.config, precision)
+            model = NativeModel(parts, model.config, precision, num_features, model.pad_id)
+        self.native_model = model
         self.precision = self.native_model.precision
         self.vocab_size = self.native_model.vocab_size
 
@@ -72,14 +78,6 @@ class CpuDecoder:
             threads,
         )
         return state
-
-
-def native_model_of(model: Transformer, precision: Precision) -> NativeModel:
-    weights = {
-        name: parameter.float().numpy() for name, parameter in unique_parameters(model).items()
-    }
-    num_features = 0 if model.feature_ids is None else len(model.feature_ids)
-    return NativeModel.of(weights, model.config, precision, num_features, model.pad_id)
 
 
 def empty(*sizes: int) -> Tensor:

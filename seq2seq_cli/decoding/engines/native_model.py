@@ -133,7 +133,7 @@ class NativeModel:
         num_features: int = 0,
         pad_id: int = PAD_ID,
     ) -> None:
-        """`parts` come from `packed`."""
+        """`parts` come from `packed`; `num_features`: the ids after EOS that are features."""
         self._parts = {name: _aligned(array) for name, array in parts.items()}
         self._config = config
         self._num_shared = 0 if config.feature_positions else num_features  # with one position
@@ -150,18 +150,6 @@ class NativeModel:
             "decoder", self._linear("logits", self.num_outputs, self.d_model)
         )
         self._table = _positions(config, 1)
-
-    @classmethod
-    def of(
-        cls,
-        weights: Weights,
-        config: ModelConfig,
-        precision: Precision,
-        num_features: int = 0,
-        pad_id: int = PAD_ID,
-    ) -> "NativeModel":
-        """Pack weights; `num_features`: the ids after EOS that are features of the source."""
-        return cls(packed(weights, config, precision), config, precision, num_features, pad_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = (self._parts, self._config, self.precision, self._num_shared, self.pad_id)

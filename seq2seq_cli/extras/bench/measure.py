@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from seq2seq_cli.commands.dry_run import dry_run, peak_memory_mb, seconds_now, timed_update
+from seq2seq_cli.commands.dry_run import dry_run, peak_memory_mb, timed_update
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName
@@ -32,6 +32,7 @@ from seq2seq_cli.processes import call_in_new_process
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.io import lines_to_translate
+from seq2seq_cli.training.parallel.strategy import seconds_now
 from seq2seq_cli.training.run import Run
 
 _CEILING_SECONDS = 1.0

@@ -126,6 +126,7 @@ def _verify(
         plugins.require(package, "convert", "--verify")
     elif importlib.util.find_spec(package) is None:
         return f"not compared, as {package} is not installed"
+    from seq2seq_cli.decoding.translator import Translator
     from seq2seq_cli.extras.convert import verify as verifying
 
     if name == "huggingface":
@@ -133,7 +134,8 @@ def _verify(
     if name == "marian":
         return verifying.verify_marian(folder, model, run, orders, text)
     inner = folder / "model" if name == "argos" else folder
-    return verifying.verify_ctranslate2(inner, model, run, orders, text)
+    translator = Translator.load(run, "cpu", ["decoding.precision=fp32"])
+    return verifying.verify_ctranslate2(inner, model, translator, orders, text)
 
 
 def _report(

@@ -122,14 +122,6 @@ def _padded(rows: Sequence[Sequence[int | None]], value: int) -> Any:
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
 
 
-def verify_ctranslate2(
-    folder: Path, model: ForeignModel, run: Path, orders: Orders, text: Path | None
-) -> str:
-    """Compare greedy translations with CTranslate2's; return the result, or raise UserError."""
-    translator = Translator.load(run, "cpu", ["decoding.precision=fp32"])
-    return _compare(folder, model, translator, orders, text)
-
-
 def verify_marian(
     source: Path, model: ForeignModel, run: Path, orders: Orders, text: Path | None
 ) -> str:
@@ -156,13 +148,14 @@ def verify_marian(
         weights_path = RunFolder(run).weights()
         backend = load_backend(weights_path, config, original.tokenizers, "cpu", "fp32")
         translator = Translator(backend, original.tokenizers, config)
-        report = _compare(folder, model, translator, orders, text)
+        report = verify_ctranslate2(folder, model, translator, orders, text)
     return f"{report}, computed with CTranslate2's positions and epsilon"
 
 
-def _compare(
+def verify_ctranslate2(
     folder: Path, model: ForeignModel, translator: Translator, orders: Orders, text: Path | None
 ) -> str:
+    """Compare greedy translations with CTranslate2's; return the result, or raise UserError."""
     import ctranslate2
 
     tokenizers = translator.tokenizers

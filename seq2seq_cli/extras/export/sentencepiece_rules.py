@@ -5,18 +5,17 @@ are a double array (Aoe 1989) of the texts to replace, and the replacements: the
 in bytes, the array, and zero-terminated texts, in which the array has offsets.
 """
 
-import io
 import struct
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
+from seq2seq_cli.tokenizers.sentencepiece_tokenizer import model_with_rules
 
 _BYTES = np.arange(1, 256)
 _AT_ONCE = 1_024  # nodes
@@ -46,24 +45,9 @@ def with_quoting(model: bytes) -> bytes:
 
 def compiled_rules(rules: Mapping[str, str]) -> bytes:
     """Have SentencePiece compile rules, by training a model of one letter with them."""
-    compiled = io.BytesIO()
-    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".tsv") as file:
-        for before, after in rules.items():
-            code_points = (" ".join(f"{ord(c):X}" for c in text) for text in (before, after))
-            file.write("\t".join(code_points) + "\n")
-        file.flush()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["a"]),
-            model_writer=compiled,
-            model_type="char",
-            vocab_size=8,
-            hard_vocab_limit=False,
-            normalization_rule_tsv=file.name,
-            minloglevel=2,
-        )
-    model: Any = sentencepiece_model_pb2.ModelProto.FromString(  # type: ignore[attr-defined]
-        compiled.getvalue()
-    )
+    config = TokenizerConfig.model_validate({"kind": "char", "vocab_size": 8})
+    made = model_with_rules(rules, config)
+    model: Any = sentencepiece_model_pb2.ModelProto.FromString(made)  # type: ignore[attr-defined]
     return model.normalizer_spec.precompiled_charsmap
 
 

@@ -228,9 +228,9 @@ class DataParallel(SingleProcess):
             losses_L.copy_(torch.tensor(losses))
         else:
             failures_N[failed] = 1
-        started = _seconds_when_done(sums)
+        started = seconds_now(sums.device)
         distributed.all_reduce(sums)
-        self._seconds_in_all_reduce.append(_seconds_when_done(sums) - started)
+        self._seconds_in_all_reduce.append(seconds_now(sums.device) - started)
         too_large = failures_N.nonzero()
         return losses_L.tolist(), int(too_large[0]) if len(too_large) else None
 
@@ -264,8 +264,8 @@ class DataParallel(SingleProcess):
         }
 
 
-def _seconds_when_done(numbers: Tensor) -> float:
-    """Return the time when a GPU has computed these numbers."""
-    if numbers.is_cuda:
-        torch.cuda.synchronize(numbers.device)
+def seconds_now(device: torch.device) -> float:
+    """Return the time, on a GPU after all queued work has finished."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter()
