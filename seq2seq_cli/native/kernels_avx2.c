@@ -305,9 +305,10 @@ INLINE void multiply_panel(const int precision, const Group *g, int panel, Block
                 multiply_numbers(g->x, row, first, size, b);
         }
     }
+    const Group own = *g; /* which no store to y changes */
     for (int64_t row = 0; row < count; row++) {
         ivec sum = b->sums[row];
-        finish(g, precision, panel, row, precision == INT8 ? isub(sum, b->zero_row) : sum);
+        finish(&own, precision, panel, row, precision == INT8 ? isub(sum, b->zero_row) : sum);
     }
 }
 

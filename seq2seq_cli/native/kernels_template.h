@@ -141,9 +141,10 @@ INLINE void multiply_tile(const Group *g, const int precision, const int rows, c
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < panels; p++)
             done[r][p] = sums[r][p];
-    for (int p = 0; p < panels && (panel + p) * LANES < g->outputs; p++)
+    const Group own = *g; /* which no store to y changes */
+    for (int p = 0; p < panels && (panel + p) * LANES < own.outputs; p++)
         for (int r = 0; r < rows; r++)
-            finish(g, precision, panel + p, row + r, done[r][p]);
+            finish(&own, precision, panel + p, row + r, done[r][p]);
 }
 
 /* A constant number of rows keeps the sums in registers. */
