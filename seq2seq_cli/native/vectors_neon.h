@@ -184,7 +184,9 @@ INLINE ivec iadd(ivec x, ivec y)
 }
 INLINE ivec imul(ivec x, ivec y)
 {
-    EACH(x.r[i] = vmulq_s32(x.r[i], y.r[i]));
+    /* Unsigned, as GCC computes the other in C, where it must not overflow. */
+    EACH(x.r[i] = vreinterpretq_s32_u32(
+             vmulq_u32(vreinterpretq_u32_s32(x.r[i]), vreinterpretq_u32_s32(y.r[i]))));
     return x;
 }
 INLINE ivec ixor(ivec x, ivec y)

@@ -314,7 +314,7 @@ static void check_training(int type, long rows, long heads, long size)
     add_to_hash(logits, rows * sizeof *logits);
     free(x), free(y), free(z), free(gradient), free(joined), free(of_joined), free(weight);
     free(bias), free(moments), free(dweight), free(dbias), free(cosines), free(sines);
-    free(labels), free(log_probs), free(logits);
+    free(labels), free(log_probs), free(logits), free(places);
 }
 
 int main(int count, char **names)
