@@ -166,13 +166,13 @@ INLINE uint64_t find_unfit(int64_t pairs, const uint16_t *squares, const uint16_
 
 /* The sums stay in registers, as the loops are unrolled before gcc assigns these; the empty
    assembly keeps the order, as others need more registers than there are. */
-INLINE void add_number_tile(const int rows, const float *x, int64_t stride, int64_t words,
-                            const ivec *w, ivec *all)
+INLINE void add_number_tile(const int rows, int is_first, const float *x, int64_t stride,
+                            int64_t words, const ivec *w, ivec *all)
 {
     ivec sums[ROWS];
 #pragma GCC unroll 8
     for (int n = 0; n < rows; n++)
-        sums[n] = all[n];
+        sums[n] = is_first ? izeros() : all[n];
     for (int64_t i = 0; i < words; i++)
 #pragma GCC unroll 8
         for (int n = 0; n < rows; n++) {
@@ -194,13 +194,13 @@ INLINE __m256i broadcast_word(const char *x)
     return _mm256_set1_epi32(word);
 }
 
-INLINE void add_byte_tile(const int rows, const int fits, const char *x, int64_t stride,
-                          int64_t pairs, const Pair *w, __m256i *all)
+INLINE void add_byte_tile(const int rows, const int fits, int is_first, const char *x,
+                          int64_t stride, int64_t pairs, const Pair *w, __m256i *all)
 {
     __m256i sums[TILE];
 #pragma GCC unroll 8
     for (int n = 0; n < rows; n++)
-        sums[n] = all[2 * n];
+        sums[n] = is_first ? _mm256_setzero_si256() : all[2 * n];
     for (int64_t i = 0; i < pairs; i++, w++)
 #pragma GCC unroll 8
         for (int n = 0; n < rows; n++) {
@@ -235,26 +235,26 @@ INLINE void multiply_numbers(const Inputs *x, int64_t row, int64_t first, int64_
     const float *from = (const float *)x->numbers + row * x->words + first;
     ivec *sums = b->sums + row;
     switch (x->count - row) {
-    case 1: add_number_tile(1, from, x->words, words, b->weights, sums); break;
-    case 2: add_number_tile(2, from, x->words, words, b->weights, sums); break;
-    case 3: add_number_tile(3, from, x->words, words, b->weights, sums); break;
-    case 4: add_number_tile(4, from, x->words, words, b->weights, sums); break;
-    default: add_number_tile(ROWS, from, x->words, words, b->weights, sums);
+    case 1: add_number_tile(1, first == 0, from, x->words, words, b->weights, sums); break;
+    case 2: add_number_tile(2, first == 0, from, x->words, words, b->weights, sums); break;
+    case 3: add_number_tile(3, first == 0, from, x->words, words, b->weights, sums); break;
+    case 4: add_number_tile(4, first == 0, from, x->words, words, b->weights, sums); break;
+    default: add_number_tile(ROWS, first == 0, from, x->words, words, b->weights, sums);
     }
 }
 
-INLINE void add_byte_rows(int64_t rows, const char *x, int64_t stride, int64_t pairs, const Pair *w,
-                          __m256i *sums)
+INLINE void add_byte_rows(int64_t rows, int is_first, const char *x, int64_t stride, int64_t pairs,
+                          const Pair *w, __m256i *sums)
 {
     switch (rows) {
-    case 1: add_byte_tile(1, 1, x, stride, pairs, w, sums); break;
-    case 2: add_byte_tile(2, 1, x, stride, pairs, w, sums); break;
-    case 3: add_byte_tile(3, 1, x, stride, pairs, w, sums); break;
-    case 4: add_byte_tile(4, 1, x, stride, pairs, w, sums); break;
-    case 5: add_byte_tile(5, 1, x, stride, pairs, w, sums); break;
-    case 6: add_byte_tile(6, 1, x, stride, pairs, w, sums); break;
-    case 7: add_byte_tile(7, 1, x, stride, pairs, w, sums); break;
-    default: add_byte_tile(TILE, 1, x, stride, pairs, w, sums);
+    case 1: add_byte_tile(1, 1, is_first, x, stride, pairs, w, sums); break;
+    case 2: add_byte_tile(2, 1, is_first, x, stride, pairs, w, sums); break;
+    case 3: add_byte_tile(3, 1, is_first, x, stride, pairs, w, sums); break;
+    case 4: add_byte_tile(4, 1, is_first, x, stride, pairs, w, sums); break;
+    case 5: add_byte_tile(5, 1, is_first, x, stride, pairs, w, sums); break;
+    case 6: add_byte_tile(6, 1, is_first, x, stride, pairs, w, sums); break;
+    case 7: add_byte_tile(7, 1, is_first, x, stride, pairs, w, sums); break;
+    default: add_byte_tile(TILE, 1, is_first, x, stride, pairs, w, sums);
     }
 }
 
@@ -269,9 +269,9 @@ INLINE void multiply_bytes_of(const Inputs *x, int64_t row, int64_t first, int64
         const Pair *w = b->pairs[half];
         __m256i *sums = &b->sums[row].a + half;
         if (are_many)
-            add_byte_tile(TILE, 0, from, stride, pairs, w, sums);
+            add_byte_tile(TILE, 0, first == 0, from, stride, pairs, w, sums);
         else
-            add_byte_rows(rows, from, stride, pairs, w, sums);
+            add_byte_rows(rows, first == 0, from, stride, pairs, w, sums);
         for (uint64_t rest = are_many ? 0 : unfit; rest; rest &= rest - 1) {
             int64_t i = __builtin_ctzll(rest);
             correct(rows, from + 8 * i, stride, w + i, sums);
@@ -286,7 +286,6 @@ INLINE void multiply_panel(const int precision, const Group *g, int panel, Block
     const int64_t tile = precision == INT8 ? TILE : ROWS;
     const int32_t *weight = g->weight + panel * LANES;
     const int32_t *after = panel + 1 < PANELS ? weight + LANES : g->weight + words * GROUP;
-    memset(b->sums, 0, count * sizeof *b->sums);
     b->zero_row = izeros();
     for (int64_t first = 0, size; first < words; first += size) {
         size = words - first < BLOCK ? words - first : BLOCK;
