@@ -62,7 +62,7 @@ enum {
     PAIRS = BLOCK / 2,
     FEW = 24, /* rows that do not pay for a copy */
     TILE = 8, /* rows of INT8 at once, with half of a panel */
-    MANY_UNFIT = PAIRS / 8, /* pairs, from which on each word is widened */
+    MANY_UNFIT = PAIRS / 8, /* pairs: with so many, each word is widened */
 };
 
 /* Two words of the weights of 8 outputs. */
