@@ -219,8 +219,9 @@ def translate(
     from seq2seq_cli.decoding.lines.stream import translate_stream
     from seq2seq_cli.text.io import WHOLE_FILE, line_writer, lines_to_translate
 
-    is_overwritten = force or (shard and output_file and Record.path(output_file).exists())
-    if output_file is not None and not is_overwritten:  # a shard is, if its text has changed
+    # A shard that was written before is replaced if its text has changed.
+    is_known = shard is not None and output_file and Record.path(output_file).exists()
+    if output_file is not None and not force and not is_known:
         options.check_empty(output_file)
     with ExitStack() as stack:
         lines: Iterable[str] = sentences or lines_to_translate(input_file)

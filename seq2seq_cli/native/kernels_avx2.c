@@ -62,8 +62,9 @@ enum {
     PAIRS = BLOCK / 2,
     FEW = 24, /* rows that do not pay for a copy */
     TILE = 8, /* rows of INT8 at once, with half of a panel */
-    MANY_UNFIT = PAIRS / 8, /* pairs: with so many, each word is widened */
+    MANY_UNFIT = PAIRS / 8, /* pairs: with so many, every word is widened by itself */
 };
+_Static_assert(CHUNK % TILE == 0, "a tile has inputs of its own");
 
 /* Two words of the weights of 8 outputs. */
 typedef struct {
@@ -296,7 +297,7 @@ INLINE void multiply_panel(const int precision, const Group *g, int panel, Block
             for (int64_t i = 0; i < size; i++)
                 b->weights[i] = iload(weight + (first + i) * GROUP);
         for (int64_t row = 0, fetched = 0; row < count; row += tile) {
-            for (; fetched * count < (row + tile) * size; fetched++)
+            for (; fetched < size && fetched * count < (row + tile) * size; fetched++)
                 __builtin_prefetch(next + fetched * GROUP, 0, 2);
             if (precision == INT8)
                 multiply_bytes_of(g->x, row, first, size, b);
@@ -304,23 +305,18 @@ INLINE void multiply_panel(const int precision, const Group *g, int panel, Block
                 multiply_numbers(g->x, row, first, size, b);
         }
     }
-    const Group own = *g; /* which no store to y changes */
+    const Group own = *g; /* which stores to y cannot change */
     for (int64_t row = 0; row < count; row++) {
         ivec sum = b->sums[row];
         finish(&own, precision, panel, row, precision == INT8 ? isub(sum, b->zero_row) : sum);
     }
 }
 
-static void multiply_in_blocks(const Group *groups, int64_t count)
+/* Not inlined, as a thread of musl has room for this block or for sparse inputs, not for both. */
+NOINLINE static void multiply_panels(const Group *groups, int64_t count)
 {
     const Inputs *x = groups->x;
     const int is_int8 = groups->precision == INT8;
-    if (x->count <= FEW || (is_int8 && x->words > LONGEST)) {
-        multiply(groups, count);
-        return;
-    }
-    if (multiply_if_sparse(groups, count))
-        return;
     Block b;
     if (is_int8)
         for (int64_t row = 0; row < x->count; row += TILE)
@@ -331,6 +327,16 @@ static void multiply_in_blocks(const Group *groups, int64_t count)
                 multiply_panel(INT8, g, panel, &b);
             else
                 multiply_panel(FP32, g, panel, &b);
+}
+
+static void multiply_in_blocks(const Group *groups, int64_t count)
+{
+    const Inputs *x = groups->x;
+    const int is_too_long = groups->precision == INT8 && x->words > LONGEST; /* for input_squares */
+    if (x->count <= FEW || is_too_long)
+        multiply(groups, count);
+    else if (!multiply_if_sparse(groups, count))
+        multiply_panels(groups, count);
 }
 END_TARGET
 #endif

@@ -95,9 +95,10 @@ TILES static void give_back_tiles(const Tiles *former)
 static void finish_tiles(const Group *g, int panel, int panels, int64_t row, const int32_t *sums)
 {
     int64_t rows = g->x->count - row < 2 * LANES ? g->x->count - row : 2 * LANES;
-    for (int p = 0; p < panels && (panel + p) * LANES < g->outputs; p++)
+    const Group own = *g; /* which stores to y cannot change */
+    for (int p = 0; p < panels && (panel + p) * LANES < own.outputs; p++)
         for (int64_t r = 0; r < rows; r++)
-            finish(g, g->precision, panel + p, row + r,
+            finish(&own, own.precision, panel + p, row + r,
                    iload(sums + (r * panels + p) * LANES));
 }
 

@@ -70,6 +70,7 @@ INLINE void multiply_pairs(const Group *g, const int pairs, int64_t row, int pan
             }
         }
     }
+    const Group own = *g; /* which stores to y cannot change */
     for (int r = 0; r < 2 * pairs && row + r <= last; r++) {
         ivec sum;
         for (int n = 0; n < 4; n++) {
@@ -77,7 +78,7 @@ INLINE void multiply_pairs(const Group *g, const int pairs, int64_t row, int pan
             int64x2_t b = vreinterpretq_s64_s32(sums[r / 2][2 * n + 1]);
             sum.r[n] = vreinterpretq_s32_s64(r % 2 ? vzip2q_s64(a, b) : vzip1q_s64(a, b));
         }
-        finish(g, INT8, panel, row + r, sum);
+        finish(&own, INT8, panel, row + r, sum);
     }
 }
 

@@ -141,7 +141,7 @@ INLINE void multiply_tile(const Group *g, const int precision, const int rows, c
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < panels; p++)
             done[r][p] = sums[r][p];
-    const Group own = *g; /* which no store to y changes */
+    const Group own = *g; /* which stores to y cannot change */
     for (int p = 0; p < panels && (panel + p) * LANES < own.outputs; p++)
         for (int r = 0; r < rows; r++)
             finish(&own, precision, panel + p, row + r, done[r][p]);

@@ -111,9 +111,10 @@ INLINE void multiply_sparse(const int precision, const Group *g, Sparse *s)
             prefetch_next(g, s, start, row);
             multiply_words(precision, g, s, start, row);
         }
-    for (int panel = 0; panel < PANELS && panel * LANES < g->outputs; panel++)
+    const Group own = *g; /* which stores to y cannot change */
+    for (int panel = 0; panel < PANELS && panel * LANES < own.outputs; panel++)
         for (int64_t row = 0; row < rows; row++)
-            finish(g, precision, panel, row, s->sums[row][panel]);
+            finish(&own, precision, panel, row, s->sums[row][panel]);
 }
 
 INLINE int multiply_in_if_sparse(const int precision, const Group *groups, int64_t count)

@@ -13,7 +13,8 @@
 enum {
     WORK_OF_READING = 13,
     WORK_OF_ATTENDING = 8,  /* for each number that attention reads */
-    MANY_KEYS = 1 << 16,     /* numbers of keys and values that a cache may not hold */
+    MANY_KEYS = 1 << 16,    /* numbers of all keys and values, which caches may no longer hold */
+    LONG_HEAD = 1 << 12,    /* numbers of the keys of a head, with which caches are full */
     WORK_OF_RESULT = 32,    /* for each output of a norm, an exponential, a maximum */
     LOOP_THRESHOLD = 1 << 19, /* least work of a loop that pays for a second thread */
     PASS_THRESHOLD = 40 << 20, /* and of all loops of a pass: while a pass waits for a thread that
@@ -182,7 +183,7 @@ const float **keys_of(const Pass *p, int thread)
     return p->keys + thread * p->longest;
 }
 
-/* Bring the next head of keys and their values to the first cache. */
+/* Bring the next head of keys and values nearer. */
 static void prefetch_head(const float *const *keys, int64_t count, int64_t size, int64_t to_values)
 {
     for (int64_t i = 0; i < count; i++)
@@ -195,13 +196,13 @@ static void prefetch_head(const float *const *keys, int64_t count, int64_t size,
 void attend(const Pass *p, int64_t count, const float *q, int64_t row, int thread, float *weights)
 {
     int64_t d = p->stack->d_model, heads = p->stack->heads, size = d / heads;
-    const int are_cached = p->rows * count * 2 * d < MANY_KEYS;
+    const int are_far = p->rows * count * 2 * d >= MANY_KEYS && count * size <= LONG_HEAD;
     const float **keys = keys_of(p, thread);
     float *scores = p->scores + thread * (p->longest + LANES);
     for (int64_t i = 0; weights && i < count; i++)
         weights[i] = 0;
     for (int64_t start = 0; start < d; start += size) {
-        if (!are_cached && start + size < d)
+        if (are_far && start + size < d)
             prefetch_head(keys, count, size, d);
         kernels->attend(size, count, keys, d, q + start, scores, p->heads + row * d + start);
         for (int64_t i = 0; weights && i < count; i++)

@@ -184,7 +184,7 @@ INLINE ivec iadd(ivec x, ivec y)
 }
 INLINE ivec imul(ivec x, ivec y)
 {
-    /* Unsigned, as GCC computes the other in C, where it must not overflow. */
+    /* Unsigned: to GCC vmulq_s32 is a product of C, whose overflow is undefined. */
     EACH(x.r[i] = vreinterpretq_s32_u32(
              vmulq_u32(vreinterpretq_u32_s32(x.r[i]), vreinterpretq_u32_s32(y.r[i]))));
     return x;

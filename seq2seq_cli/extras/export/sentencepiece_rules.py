@@ -8,14 +8,12 @@ in bytes, the array, and zero-terminated texts, in which the array has offsets.
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-from sentencepiece import sentencepiece_model_pb2
 
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
-from seq2seq_cli.tokenizers.sentencepiece_tokenizer import model_with_rules
+from seq2seq_cli.tokenizers.sentencepiece_tokenizer import model_with_rules, parsed
 
 _BYTES = np.arange(1, 256)
 _AT_ONCE = 1_024  # nodes
@@ -34,7 +32,7 @@ def with_quoting(model: bytes) -> bytes:
     It gives the same ids for any text without preparation, and its decoded text needs no
     unquoting.
     """
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+    proto = parsed(model)
     rules = dict(rules_in(proto.normalizer_spec.precompiled_charsmap)) | _QUOTING
     proto.normalizer_spec.precompiled_charsmap = compiled_rules(rules)
     back = proto.denormalizer_spec
@@ -46,9 +44,8 @@ def with_quoting(model: bytes) -> bytes:
 def compiled_rules(rules: Mapping[str, str]) -> bytes:
     """Have SentencePiece compile rules, by training a model of one letter with them."""
     config = TokenizerConfig.model_validate({"kind": "char", "vocab_size": 8})
-    made = model_with_rules(rules, config)
-    model: Any = sentencepiece_model_pb2.ModelProto.FromString(made)  # type: ignore[attr-defined]
-    return model.normalizer_spec.precompiled_charsmap
+    charsmap: bytes = parsed(model_with_rules(rules, config)).normalizer_spec.precompiled_charsmap
+    return charsmap
 
 
 def rules_in(charsmap: bytes) -> Iterator[tuple[str, str]]:
