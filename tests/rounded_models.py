@@ -1,4 +1,4 @@
-"""Reference models in PyTorch whose linear layers round like the decoder in C."""
+"""Reference models in PyTorch that round like the decoder in C."""
 
 import copy
 import math
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from seq2seq_cli.decoding.engines.base import Precision
 from seq2seq_cli.model.attention import MultiHeadAttention
+from seq2seq_cli.model.kv_cache import KeysValues
 from seq2seq_cli.model.transformer import Transformer
 
 
@@ -50,6 +51,21 @@ class Fp32Linear(nn.Module):
         return made if self.bias is None else made + self.bias
 
 
+class Bf16Memory(MultiHeadAttention):
+    """Keys and values are rounded once they are projected and rotated."""
+
+    def keys_values(self, *args, **kwargs) -> KeysValues:
+        return self._rounded(super().keys_values(*args, **kwargs))
+
+    def queries_keys_values(self, *args, **kwargs) -> tuple[Tensor, KeysValues]:
+        q_BHMK, keys_values = super().queries_keys_values(*args, **kwargs)
+        return q_BHMK, self._rounded(keys_values)
+
+    @staticmethod
+    def _rounded(keys_values: KeysValues) -> KeysValues:
+        return KeysValues(*(each.bfloat16().float() for each in keys_values))
+
+
 LINEAR = {"int8": Int8Linear, "bf16": Bf16Linear, "fp32": Fp32Linear}
 
 
@@ -57,6 +73,8 @@ def rounded(model: Transformer, precision: Precision) -> Transformer:
     make = LINEAR[precision]
     model = copy.deepcopy(model)
     for module in list(model.modules()):
+        if isinstance(module, MultiHeadAttention) and precision != "fp32":
+            module.__class__ = Bf16Memory
         if isinstance(module, MultiHeadAttention) and precision == "bf16":
             module.query = Bf16Linear(module.query, math.sqrt(module.head_size))
         for name, layer in list(module.named_children()):

@@ -57,9 +57,11 @@ typedef struct {
     void (*round_to_bf16)(int64_t size, int64_t words, const float *x, uint16_t *q);
     /* Multiply some groups, one after the other in memory; their inputs are the same. */
     void (*multiply)(const Group *groups, int64_t count);
-    /* softmax(q K) V: keys[i] points to a key, its value is `to_values` numbers further. */
-    void (*attend)(int64_t size, int64_t count, const float *const *keys, int64_t to_values,
-                   const float *q, float *scores, float *y);
+    void (*narrow)(int64_t size, const float *x, uint16_t *y); /* to bf16 */
+    /* softmax(q K) V: keys[i] points to a key, in FP32 or BF16; its value is `to_values` numbers
+       further. */
+    void (*attend)(int type, int64_t size, int64_t count, const void *const *keys,
+                   int64_t to_values, const float *q, float *scores, float *y);
     void (*normalize)(const Norm *norm, int64_t size, const float *x, float *y);
     float (*log_sum_exp)(int64_t size, const float *x);
     /* y = log(e^y + e^(x + offset)) */

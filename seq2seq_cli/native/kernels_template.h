@@ -229,15 +229,30 @@ static void softmax(float *scores, int64_t count)
         store(scores + i, mul(load(scores + i), share));
 }
 
+/* A row of `size` numbers in bf16. */
+static void narrow_row(int64_t size, const float *x, uint16_t *y)
+{
+    for (int64_t i = 0; i < size; i += LANES)
+        store_bf16(y + i, size - i, load_first(x + i, size - i));
+}
+
+/* Numbers of a key or a value, from `start` on. */
+INLINE vec load_kept(const int type, const void *kept, int64_t start, int64_t count)
+{
+    if (type == BF16)
+        return load_bf16((const uint16_t *)kept + start, count);
+    return load_first((const float *)kept + start, count);
+}
+
 /* Scores of one key or of four. */
-INLINE void multiply_keys(const int number, int64_t size, const float *const *keys, const float *q,
-                          float *scores)
+INLINE void multiply_keys(const int type, const int number, int64_t size, const void *const *keys,
+                          const float *q, float *scores)
 {
     vec sums[4] = {zeros(), zeros(), zeros(), zeros()};
     for (int64_t k = 0; k < size; k += LANES) {
         vec part = load_first(q + k, size - k);
         for (int n = 0; n < number; n++)
-            sums[n] = mul_add(part, load_first(keys[n] + k, size - k), sums[n]);
+            sums[n] = mul_add(part, load_kept(type, keys[n], k, size - k), sums[n]);
     }
     if (number == 4)
         store_sums(scores, sums);
@@ -246,15 +261,15 @@ INLINE void multiply_keys(const int number, int64_t size, const float *const *ke
 }
 
 /* One vector or two of the sum of all values, times their scores. */
-INLINE void add_values(const int number, int64_t size, int64_t count, const float *const *keys,
-                       int64_t to_values, const float *scores, float *y)
+INLINE void add_values(const int type, const int number, int64_t size, int64_t count,
+                       const void *const *keys, int64_t to_values, const float *scores, float *y)
 {
     vec sums[2] = {zeros(), zeros()};
     for (int64_t i = 0; i < count; i++) {
         vec score = broadcast(scores[i]);
         for (int n = 0; n < number; n++) {
             int64_t k = n * LANES;
-            vec part = load_first(keys[i] + to_values + k, size - k);
+            vec part = load_kept(type, keys[i], to_values + k, size - k);
             sums[n] = mul_add(score, part, sums[n]);
         }
     }
@@ -262,19 +277,28 @@ INLINE void add_values(const int number, int64_t size, int64_t count, const floa
         store_first(y + n * LANES, size - n * LANES, sums[n]);
 }
 
-static void attend(int64_t size, int64_t count, const float *const *keys, int64_t to_values,
-                   const float *q, float *scores, float *y)
+INLINE void attend_to_kept(const int type, int64_t size, int64_t count, const void *const *keys,
+                           int64_t to_values, const float *q, float *scores, float *y)
 {
     int64_t i = 0, k = 0;
     for (; i + 4 <= count; i += 4)
-        multiply_keys(4, size, keys + i, q, scores + i);
+        multiply_keys(type, 4, size, keys + i, q, scores + i);
     for (; i < count; i++)
-        multiply_keys(1, size, keys + i, q, scores + i);
+        multiply_keys(type, 1, size, keys + i, q, scores + i);
     softmax(scores, count);
     for (; k + LANES < size; k += 2 * LANES)
-        add_values(2, size - k, count, keys, to_values + k, scores, y + k);
+        add_values(type, 2, size - k, count, keys, to_values + k, scores, y + k);
     if (k < size)
-        add_values(1, size - k, count, keys, to_values + k, scores, y + k);
+        add_values(type, 1, size - k, count, keys, to_values + k, scores, y + k);
+}
+
+static void attend(int type, int64_t size, int64_t count, const void *const *keys,
+                   int64_t to_values, const float *q, float *scores, float *y)
+{
+    if (type == BF16)
+        attend_to_kept(BF16, size, count, keys, to_values, q, scores, y);
+    else
+        attend_to_kept(FP32, size, count, keys, to_values, q, scores, y);
 }
 
 static void normalize(const Norm *norm, int64_t size, const float *x, float *y)
@@ -390,7 +414,7 @@ static void add_candidates(const Candidates *c, int64_t origin, int64_t size, co
 #define TEXT(name) TEXT_(name)
 
 #define KERNELS_WITH(products) \
-    PRECISIONS, quantize, round_to_bf16, products, attend, normalize, log_sum_exp_of, \
+    PRECISIONS, quantize, round_to_bf16, products, narrow_row, attend, normalize, log_sum_exp_of, \
     add_in_log_space, greatest_index, add_candidates, TRAINING
 
 const Kernels TABLE(NAME) = {TEXT(NAME), KERNELS_WITH(MULTIPLY)};

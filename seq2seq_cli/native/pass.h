@@ -11,9 +11,10 @@ typedef struct {
     const float *positions; /* see encode */
     int64_t rows, longest; /* rows; the most positions that one of them attends to */
     int threads, in_attention; /* threads of the pass, and of attention */
+    int kept; /* the type of keys and values: see size_of_kept */
     void *q; /* inputs of linear layers as words */
     float *states, *normed, *heads, *wide; /* rows of d_model; of `wide`, of 3 d_model or d_ff */
-    const float **keys; /* of the positions that a row attends to, for each thread; like scores */
+    const void **keys; /* of the positions that a row attends to, for each thread; like scores */
     float *scores;
     int32_t *sentences, *places; /* of every row, and its position there */
 } Pass;
@@ -34,7 +35,10 @@ Pass begin(const Stack *stack, const float *positions, int64_t rows, int64_t lon
 void embed(const Pass *p, int64_t row, int64_t id, int64_t position);
 
 /* A thread's list of keys. */
-const float **keys_of(const Pass *p, int thread);
+const void **keys_of(const Pass *p, int thread);
+
+/* The key of self-attention of a row of the pass; its value follows d_model numbers later. */
+const void *own_key(const Pass *p, int64_t row);
 
 /* softmax(q K) V for every head of a row; the queries include the scale of the scores. keys_of()
    points to the keys of each position, all heads side by side; its values follow d_model later.

@@ -11,11 +11,11 @@ static void attend_to_own_past(void *context, int64_t first, int64_t last, int t
     const Attention *a = context;
     const Pass *p = a->pass;
     int64_t d = p->stack->d_model;
-    const float **keys = keys_of(p, thread);
+    const void **keys = keys_of(p, thread);
     for (int64_t row = first; row < last; row++) {
         int64_t count = p->places[row] + 1, start = row + 1 - count;
         for (int64_t i = 0; i < count; i++)
-            keys[i] = p->wide + (start + i) * 3 * d + d;
+            keys[i] = own_key(p, start + i);
         attend(p, count, p->wide + row * 3 * d, row, thread, NULL);
     }
 }

@@ -34,8 +34,8 @@ typedef struct {
     int64_t num_slots, most_slots;     /* in use; of the longest translations */
     int32_t *slots, *next_slots;    /* see Batch; NULL in greedy search */
     int32_t *fed;                   /* [sources][most_slots]: the token of each slot */
-    float **memories;               /* [models]: see Batch, like the next three */
-    float **blocks;                 /* [models][num_blocks] */
+    void **memories;                /* [models]: see Batch, like the next three */
+    void **blocks;                  /* [models][num_blocks] */
     int32_t *num_columns, *columns;
     int64_t num_allocated;             /* blocks */
     int64_t *texts;                 /* [sources][n_best]: numbers of the translations' texts */
@@ -290,7 +290,7 @@ static int add_block(Search *s)
     for (int64_t m = 0; m < s->num_models; m++) {
         const Stack *decoder = s->models[m].decoder;
         int64_t numbers = decoder->num_layers * SLOTS * b->sentences * 2 * decoder->d_model;
-        float *block = malloc(numbers * sizeof *block);
+        void *block = malloc(numbers * size_of_kept(decoder));
         if (!block)
             return NO_MEMORY;
         s->blocks[m * b->num_blocks + s->num_allocated] = block;

@@ -2,7 +2,7 @@
 
    Activations are rows, one for every position of a source or for every hypothesis, and the result
    of a row does not depend, to the last bit, on the other rows. Precisions differ in the linear
-   layers only, and these only in the kernels (kernels.h). */
+   layers, and these only in the kernels (kernels.h), and in the type of keys and values. */
 
 #include "kernels.h"
 #include "pass.h"
@@ -121,6 +121,16 @@ int64_t workspace_size(const Stack *stack, int64_t rows, int64_t longest, int th
     return numbers * sizeof(float) + threads * longest * sizeof(float *);
 }
 
+static int type_of_kept(const Stack *stack)
+{
+    return stack->output.precision == FP32 ? FP32 : BF16;
+}
+
+int64_t size_of_kept(const Stack *stack)
+{
+    return type_of_kept(stack) == FP32 ? sizeof(float) : sizeof(uint16_t);
+}
+
 static int64_t work_of_attention(const Stack *stack, int64_t rows, int64_t longest)
 {
     return rows * longest * 2 * stack->d_model * WORK_OF_ATTENDING;
@@ -141,7 +151,7 @@ Pass begin(const Stack *stack, const float *positions, int64_t rows, int64_t lon
                   void *workspace, int threads)
 {
     int64_t d = stack->d_model;
-    const float **keys = workspace;
+    const void **keys = workspace;
     float *words = (float *)(keys + threads * longest), *states = words + words_for_inputs(stack);
     float *normed = states + rows * d, *heads = normed + rows * d, *wide = heads + rows * d;
     float *scores = wide + rows * most(3 * d, stack->d_ff);
@@ -149,8 +159,8 @@ Pass begin(const Stack *stack, const float *positions, int64_t rows, int64_t lon
     if (work_of_pass(stack, rows, longest) < PASS_THRESHOLD)
         threads = 1;
     int in_attention = work_of_attention(stack, rows, longest) < LOOP_THRESHOLD ? 1 : threads;
-    return (Pass){stack, positions, rows, longest, threads, in_attention, words, states, normed,
-                  heads, wide, keys, scores, sentences, sentences + rows};
+    return (Pass){stack, positions, rows, longest, threads, in_attention, type_of_kept(stack), words,
+                  states, normed, heads, wide, keys, scores, sentences, sentences + rows};
 }
 
 void embed(const Pass *p, int64_t row, int64_t id, int64_t position)
@@ -178,37 +188,39 @@ static void rotate(const Pass *p, int64_t position, float *x, int64_t count)
         }
 }
 
-const float **keys_of(const Pass *p, int thread)
+const void **keys_of(const Pass *p, int thread)
 {
     return p->keys + thread * p->longest;
 }
 
-/* Bring the next head of keys and values nearer. */
-static void prefetch_head(const float *const *keys, int64_t count, int64_t size, int64_t to_values)
+/* Bring the next head of keys and values nearer, `size` bytes of each. */
+static void prefetch_head(const void *const *keys, int64_t count, int64_t size, int64_t to_values)
 {
+    enum { CACHE_LINE = 64 };
     for (int64_t i = 0; i < count; i++)
-        for (int64_t n = size; n < 2 * size; n += LANES) {
-            __builtin_prefetch(keys[i] + n);
-            __builtin_prefetch(keys[i] + to_values + n);
+        for (int64_t n = size; n < 2 * size; n += CACHE_LINE) {
+            __builtin_prefetch((const char *)keys[i] + n);
+            __builtin_prefetch((const char *)keys[i] + to_values + n);
         }
 }
 
 void attend(const Pass *p, int64_t count, const float *q, int64_t row, int thread, float *weights)
 {
     int64_t d = p->stack->d_model, heads = p->stack->heads, size = d / heads;
+    int64_t bytes = size_of_kept(p->stack);
     const int are_far = p->rows * count * 2 * d >= MANY_KEYS && count * size <= LONG_HEAD;
-    const float **keys = keys_of(p, thread);
+    const void **keys = keys_of(p, thread);
     float *scores = p->scores + thread * (p->longest + LANES);
     for (int64_t i = 0; weights && i < count; i++)
         weights[i] = 0;
     for (int64_t start = 0; start < d; start += size) {
         if (are_far && start + size < d)
-            prefetch_head(keys, count, size, d);
-        kernels->attend(size, count, keys, d, q + start, scores, p->heads + row * d + start);
+            prefetch_head(keys, count, size * bytes, d * bytes);
+        kernels->attend(p->kept, size, count, keys, d, q + start, scores, p->heads + row * d + start);
         for (int64_t i = 0; weights && i < count; i++)
             weights[i] += scores[i] / heads;
         for (int64_t i = 0; i < count; i++)
-            keys[i] += size;
+            keys[i] = (const char *)keys[i] + size * bytes;
     }
 }
 
@@ -270,6 +282,15 @@ static void end(const Pass *p, float *y)
     apply(p, &p->stack->output, NONE, p->states, y);
 }
 
+/* In bf16 they take the place of the input of the sub-layer. */
+const void *own_key(const Pass *p, int64_t row)
+{
+    int64_t d = p->stack->d_model;
+    if (p->kept == BF16)
+        return (uint16_t *)p->normed + row * 2 * d;
+    return p->wide + row * 3 * d + d;
+}
+
 /* Self-attention of all rows: the task attends to the positions that a row sees. */
 static void self_attention(Attention *a, Task *task)
 {
@@ -280,6 +301,9 @@ static void self_attention(Attention *a, Task *task)
     if (p->stack->is_rotary)
         for (int64_t r = 0; r < p->rows; r++)
             rotate(p, p->places[r], p->wide + r * 3 * d, 2 * d);
+    if (p->kept == BF16)
+        for (int64_t r = 0; r < p->rows; r++)
+            kernels->narrow(2 * d, p->wide + r * 3 * d + d, (uint16_t *)own_key(p, r));
     parallel(p->in_attention, p->rows, task, a);
     add_to_states(p, &layer->out, p->heads, &layer->self_attention_norm);
 }
@@ -290,11 +314,11 @@ static void attend_to_sentence(void *context, int64_t first, int64_t last, int t
     const Pass *p = a->pass;
     const Batch *b = a->batch;
     int64_t d = p->stack->d_model;
-    const float **keys = keys_of(p, thread);
+    const void **keys = keys_of(p, thread);
     for (int64_t r = first; r < last; r++) {
         int64_t start = b->starts[p->sentences[r]], count = b->lengths[p->sentences[r]];
         for (int64_t i = 0; i < count; i++)
-            keys[i] = p->wide + (start + i) * 3 * d + d;
+            keys[i] = own_key(p, start + i);
         attend(p, count, p->wide + r * 3 * d, r, thread, NULL);
     }
 }
@@ -306,6 +330,17 @@ static void rotate_memory(const Pass *p, float *memory)
     for (int64_t r = 0; r < p->rows; r++)
         for (int64_t n = 0; n < layers; n++)
             rotate(p, p->places[r], memory + (r * layers + n) * 2 * d, d);
+}
+
+/* In place; a number that has been narrowed needs half of the room. */
+static void narrow_memory(const Pass *p, void *memory)
+{
+    int64_t size = 2 * p->stack->d_model, parts = p->rows * p->stack->output.outputs / size;
+    uint16_t *narrow = (uint16_t *)p->heads;
+    for (int64_t n = 0; n < parts; n++) {
+        kernels->narrow(size, (float *)memory + n * size, narrow);
+        memcpy((uint16_t *)memory + n * size, narrow, size * sizeof *narrow);
+    }
 }
 
 void encode(const Stack *encoder, const Batch *b, int64_t rows, const int64_t *ids, int64_t pad,
@@ -330,15 +365,17 @@ void encode(const Stack *encoder, const Batch *b, int64_t rows, const int64_t *i
     end(&p, b->memory);
     if (encoder->rotates_memory)
         rotate_memory(&p, b->memory);
+    if (p.kept == BF16)
+        narrow_memory(&p, b->memory);
 }
 
-/* The keys of a position in the past of a hypothesis; its values follow. */
-static float *key_of(const Batch *b, int64_t d, int64_t layer, int64_t row, int64_t position)
+/* The keys of a position in the past of a hypothesis, `size` bytes; its values follow. */
+static char *key_of(const Batch *b, int64_t size, int64_t layer, int64_t row, int64_t position)
 {
     int64_t slot = b->slots ? b->slots[row * b->length + position] : position;
     int64_t block = slot / SLOTS, column = b->columns[row / b->width * b->num_blocks + block];
     int64_t at = (layer * b->num_columns[block] + column) * SLOTS + slot % SLOTS;
-    return b->blocks[block] + at * 2 * d;
+    return (char *)b->blocks[block] + at * 2 * size;
 }
 
 static void attend_to_past(void *context, int64_t first, int64_t last, int thread)
@@ -346,14 +383,13 @@ static void attend_to_past(void *context, int64_t first, int64_t last, int threa
     const Attention *a = context;
     const Pass *p = a->pass;
     const Batch *b = a->batch;
-    int64_t d = p->stack->d_model;
-    const float **keys = keys_of(p, thread);
+    int64_t d = p->stack->d_model, size = d * size_of_kept(p->stack);
+    const void **keys = keys_of(p, thread);
     for (int64_t row = first; row < last; row++) {
-        float *result = p->wide + row * 3 * d;
         for (int64_t i = 0; i < b->length; i++)
-            keys[i] = key_of(b, d, a->layer, row, i);
-        memcpy(key_of(b, d, a->layer, row, b->length - 1), result + d, 2 * d * sizeof *result);
-        attend(p, b->length, result, row, thread, NULL);
+            keys[i] = key_of(b, size, a->layer, row, i);
+        memcpy(key_of(b, size, a->layer, row, b->length - 1), own_key(p, row), 2 * size);
+        attend(p, b->length, p->wide + row * 3 * d, row, thread, NULL);
     }
 }
 
@@ -362,14 +398,15 @@ static void attend_to_source(void *context, int64_t first, int64_t last, int thr
     const Attention *a = context;
     const Pass *p = a->pass;
     const Batch *b = a->batch;
-    int64_t d = p->stack->d_model;
-    const float **keys = keys_of(p, thread);
+    int64_t d = p->stack->d_model, size = d * size_of_kept(p->stack);
+    const void **keys = keys_of(p, thread);
     for (int64_t row = first; row < last; row++) {
         int64_t start = b->starts[p->sentences[row]], count = b->lengths[p->sentences[row]];
         if (p->stack->rotates_memory)
             rotate(p, p->places[row], p->wide + row * d, d);
         for (int64_t i = 0; i < count; i++)
-            keys[i] = b->memory + ((start + i) * p->stack->num_layers + a->layer) * 2 * d;
+            keys[i] = (const char *)b->memory +
+                      ((start + i) * p->stack->num_layers + a->layer) * 2 * size;
         attend(p, count, p->wide + row * d, row, thread,
                a->weights ? a->weights + row * b->longest : NULL);
     }

@@ -76,11 +76,13 @@ INLINE vec round_to_even(vec x)
     EACH(x.r[i] = vrndnq_f32(x.r[i]));
     return x;
 }
+/* Unsigned, as `n` may be anything after the end of a row. */
 INLINE vec times_power_of_2(vec x, vec n)
 {
     for (int i = 0; i < 4; i++) {
-        int32x4_t exponent = vaddq_s32(vcvtnq_s32_f32(n.r[i]), vdupq_n_s32(127));
-        x.r[i] = vmulq_f32(x.r[i], vreinterpretq_f32_s32(vshlq_n_s32(exponent, 23)));
+        uint32x4_t whole = vreinterpretq_u32_s32(vcvtnq_s32_f32(n.r[i]));
+        uint32x4_t exponent = vshlq_n_u32(vaddq_u32(whole, vdupq_n_u32(127)), 23);
+        x.r[i] = vmulq_f32(x.r[i], vreinterpretq_f32_u32(exponent));
     }
     return x;
 }

@@ -3,6 +3,7 @@
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
 typedef uint32_t uvec __attribute__((vector_size(4 * LANES)));
+typedef uint16_t uhalves __attribute__((vector_size(2 * LANES)));
 typedef double Doubles __attribute__((vector_size(8 * LANES)));
 
 INLINE vec broadcast(float x) { return x - (vec){0}; }
@@ -36,8 +37,15 @@ INLINE vec min(vec x, vec y) { return where(x < y, x, y); }
 INLINE vec absolute(vec x) { return (vec)((ivec)x & 0x7fffffff); }
 /* Beyond 2^22 a float has no bits after the point. */
 INLINE vec round_to_even(vec x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
-INLINE ivec to_whole(vec x) { return (ivec)(x + 0x1.8p23f) - (ivec)broadcast(0x1.8p23f); }
-INLINE vec times_power_of_2(vec x, vec n) { return x * (vec)((uvec)(to_whole(n) + 127) << 23); }
+INLINE ivec to_whole(vec x)
+{
+    return (ivec)((uvec)(x + 0x1.8p23f) - (uvec)broadcast(0x1.8p23f));
+}
+/* Unsigned, as `n` may be anything after the end of a row. */
+INLINE vec times_power_of_2(vec x, vec n)
+{
+    return x * (vec)(((uvec)to_whole(n) + 127) << 23);
+}
 INLINE void store(float *y, vec x) { memcpy(y, &x, sizeof x); }
 INLINE unsigned bits_of(ivec mask)
 {
@@ -81,6 +89,20 @@ INLINE void store_bytes(uint8_t *y, ivec x, int zero)
 {
     for (int i = 0; i < LANES; i++)
         y[i] = (uint8_t)(x[i] + zero);
+}
+
+INLINE vec widen(const uint16_t *x) /* bf16 */
+{
+    uhalves some;
+    memcpy(&some, x, sizeof some);
+    return (vec)(__builtin_convertvector(some, uvec) << 16);
+}
+/* To the nearest, ties to even. */
+INLINE void narrow(uint16_t *y, vec x)
+{
+    uvec bits = (uvec)x;
+    uhalves some = __builtin_convertvector((bits + 0x7fff + (bits >> 16 & 1)) >> 16, uhalves);
+    memcpy(y, &some, sizeof some);
 }
 
 #include "vectors_tails.h"

@@ -41,7 +41,6 @@ INLINE void store_sums(float *y, const vec *x)
 }
 #endif
 
-#ifdef TILE_ROWS
 INLINE vec load_bf16(const uint16_t *x, int64_t count)
 {
     if (count >= LANES)
@@ -60,4 +59,3 @@ INLINE void store_bf16(uint16_t *y, int64_t count, vec x)
     narrow(all, x);
     memcpy(y, all, count * sizeof *y);
 }
-#endif

@@ -1,5 +1,5 @@
-/* Runs the kernels of an instruction set on numbers that are the same everywhere, compares INT8 with
-   naive sums of whole numbers, and prints a hash of all results: python -m pytest
+/* Runs the kernels of an instruction set on numbers that are the same everywhere, compares INT8 and
+   attention with naive sums, and prints a hash of all results: python -m pytest
    tests/numerics/test_kernels.py compiles it for several machines and compares the hashes. */
 
 #include <stdio.h>
@@ -181,16 +181,40 @@ static void check_bf16(long rows, long inputs, long outputs)
     free(w), free(x), free(y), free(bias), free(q), free(halves), free(weight);
 }
 
-static void check_attention(long size, long count)
+/* With keys and values in FP32 or BF16, compared with naive sums. */
+static void check_attention(int type, long size, long count)
 {
     float *numbers = floats(2 * count * size, -2, 2), *q = floats(size, -2, 2);
+    uint16_t *narrow = malloc(2 * count * size * sizeof *narrow);
     float *y = malloc(size * sizeof *y), *scores = malloc((count + LANES) * sizeof *scores);
-    const float **keys = malloc(count * sizeof *keys);
+    const void **keys = malloc(count * sizeof *keys);
+    kernels->narrow(2 * count * size, numbers, narrow);
+    add_to_hash(narrow, 2 * count * size * sizeof *narrow);
     for (long i = 0; i < count; i++)
-        keys[i] = numbers + i * size;
-    kernels->attend(size, count, keys, count * size, q, scores, y);
+        keys[i] = type == BF16 ? (void *)(narrow + i * size) : (void *)(numbers + i * size);
+    kernels->attend(type, size, count, keys, count * size, q, scores, y);
     add_to_hash(y, size * sizeof *y);
-    free(numbers), free(q), free(y), free(scores), free(keys);
+    for (long i = 0; type == BF16 && i < 2 * count * size; i++) {
+        if (!(fabsf(half(narrow[i]) - numbers[i]) <= fabsf(numbers[i]) / 256))
+            printf("%g is narrowed to %g\n", numbers[i], half(narrow[i])), exit(1);
+        numbers[i] = half(narrow[i]);
+    }
+    double total = 0, *sums = calloc(size, sizeof *sums);
+    for (long i = 0; i < count; i++) {
+        double score = 0;
+        for (long k = 0; k < size; k++)
+            score += (double)q[k] * numbers[i * size + k];
+        total += exp(score);
+        for (long k = 0; k < size; k++)
+            sums[k] += exp(score) * numbers[(count + i) * size + k];
+    }
+    for (long k = 0; k < size; k++)
+        if (!(fabs(y[k] - sums[k] / total) <= 2e-4)) {
+            printf("attention of %ld keys of %ld numbers: %ld is %g, not %g\n", count, size, k, y[k],
+                   sums[k] / total);
+            exit(1);
+        }
+    free(numbers), free(narrow), free(q), free(y), free(scores), free(keys), free(sums);
 }
 
 static void check_rows(long size)
@@ -348,7 +372,8 @@ int main(int count, char **names)
     begin();
     for (int i = 0; i < SIZES; i++)
         for (int n = 0; n < SIZES; n++)
-            check_attention(sizes[i], sizes[n]);
+            for (int type = FP32; type <= BF16; type++)
+                check_attention(type, sizes[i], sizes[n]);
     print("attention");
     begin();
     for (int i = 0; i < SIZES; i++)

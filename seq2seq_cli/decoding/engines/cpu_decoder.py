@@ -80,8 +80,8 @@ class CpuDecoder:
         return state
 
 
-def empty(*sizes: int) -> Tensor:
-    return torch.empty(sizes, dtype=torch.float32, device=CPU)
+def empty(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(sizes, dtype=dtype, device=CPU)
 
 
 class CpuDecodingState:
@@ -94,12 +94,14 @@ class CpuDecodingState:
     def __init__(
         self, model: NativeModel, memory_PL2D: Tensor, sentences: int, longest: int
     ) -> None:
-        """`memory_PL2D` is filled, and divided among the sentences, by the library."""
+        """`memory_PL2D` is filled, and divided among the sentences, by the library: its numbers
+        are bf16, in the first half of the memory, unless the model computes in fp32."""
         self._model = model
         self._memory_PL2D = memory_PL2D
         self._starts_B, self._lengths_B = torch.empty(2, sentences, dtype=torch.int32)
         self._workspace, self._workspace_sizes = np.empty(0, np.uint8), (0, 0, 0)
         self._positions = np.empty((0, 0), np.float32)
+        self._kept = torch.float32 if model.precision == "fp32" else torch.bfloat16
         self.blocks: list[Tensor] = []  # of the KV cache
         self._addresses_C = torch.empty(0, dtype=torch.int64)
         self._num_columns_C = torch.empty(0, dtype=torch.int32)
@@ -141,7 +143,7 @@ class CpuDecodingState:
         while self._num_slots > native.SLOTS * len(self.blocks):
             columns_B = torch.arange(len(self._columns_BC), dtype=torch.int32)
             sizes = (native.SLOTS, len(columns_B), 2, self._model.d_model)
-            self.blocks.append(empty(self._model.num_layers, *sizes))
+            self.blocks.append(empty(self._model.num_layers, *sizes, dtype=self._kept))
             self._addresses_C = torch.tensor([block.data_ptr() for block in self.blocks])
             num_columns = [block.size(2) for block in self.blocks]
             self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32)
