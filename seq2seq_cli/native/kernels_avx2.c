@@ -46,10 +46,11 @@ static void multiply_in_blocks(const Group *groups, int64_t count);
 #define MULTIPLY multiply_in_blocks
 #include "kernels_template.h"
 
-/* Many rows: a block of the weights of a panel is copied to the first cache, where all rows are
-   multiplied with it before the next block is.
+/* Many rows: all are multiplied with a block of weights that stays in the first cache, before the
+   next block is. In FP32 it is a part of half a group, where it lies in memory; in INT8, a copy of a
+   part of a panel.
 
-   In INT8 the copy is |weight| and a mask s of all bits where the weight is negative, as the
+   The copy is |weight| and a mask s of all bits where the weight is negative, as the
    logical x ^ s, unlike vpsignb, leaves the units that multiply and add alone: |weight| (x ^ s) is
    weight x, less |weight| where s is set. The sum of these is what a row of zeros gets.
 
@@ -58,13 +59,20 @@ static void multiply_in_blocks(const Group *groups, int64_t count);
    the squares of the four x ^ s are at most 32767^2, by the Cauchy-Schwarz inequality. In the few
    pairs of words where they may not, the sums are corrected. */
 enum {
-    BLOCK = 128, /* words: 8 KB in FP32, 16 KB in INT8 */
+    BLOCK = 128, /* words of INT8: 16 KB */
+    NUMBER_BLOCK = 64, /* words of FP32: 8 KB */
     PAIRS = BLOCK / 2,
-    FEW = 24, /* rows that do not pay for a copy */
+    FEW = 24, /* rows of INT8 that do not pay for a copy */
+    NUMBER_FEW = 15, /* rows of FP32 that do not pay for reading sums again */
     TILE = 8, /* rows of INT8 at once, with half of a panel */
+    NUMBER_TILE = 3, /* rows of FP32 at once, with half a group */
     MANY_UNFIT = PAIRS / 8, /* pairs: with so many, every word is widened by itself */
 };
 _Static_assert(CHUNK % TILE == 0, "a tile has inputs of its own");
+
+typedef struct {
+    __m256 sums[4];
+} HalfGroup;
 
 /* Two words of the weights of 8 outputs. */
 typedef struct {
@@ -72,10 +80,7 @@ typedef struct {
 } Pair;
 
 typedef struct {
-    union {
-        ivec weights[BLOCK];
-        Pair pairs[2][PAIRS]; /* of both halves of the panel */
-    };
+    Pair pairs[2][PAIRS]; /* of both halves of the panel */
     ivec sums[CHUNK], zero_row;
     /* The greatest sum of the squares of four weights, and of four inputs of a tile. */
     uint16_t squares[PAIRS], input_squares[CHUNK / TILE][LONGEST / 2];
@@ -168,24 +173,34 @@ INLINE uint64_t find_unfit(int64_t pairs, const uint16_t *squares, const uint16_
 /* The sums stay in registers, as the loops are unrolled before gcc assigns these; the empty
    assembly keeps the order, as others need more registers than there are. */
 INLINE void add_number_tile(const int rows, int is_first, const float *x, int64_t stride,
-                            int64_t words, const ivec *w, ivec *all)
+                            int64_t words, const float *w, HalfGroup *all)
 {
-    ivec sums[ROWS];
-#pragma GCC unroll 8
+    __m256 sums[NUMBER_TILE][4];
+#pragma GCC unroll 4
     for (int n = 0; n < rows; n++)
-        sums[n] = is_first ? izeros() : all[n];
-    for (int64_t i = 0; i < words; i++)
-#pragma GCC unroll 8
-        for (int n = 0; n < rows; n++) {
-            __m256i number = _mm256_castps_si256(_mm256_broadcast_ss(x + n * stride + i));
-            sums[n].a = add_numbers(sums[n].a, number, w[i].a);
-            __asm__ volatile("" : "+x"(sums[n].a));
-            sums[n].b = add_numbers(sums[n].b, number, w[i].b);
-            __asm__ volatile("" : "+x"(sums[n].b));
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++)
+            sums[n][k] = is_first ? _mm256_setzero_ps() : all[n].sums[k];
+    for (int64_t i = 0; i < words; i++, w += GROUP) {
+        __m256 numbers[NUMBER_TILE];
+#pragma GCC unroll 4
+        for (int n = 0; n < rows; n++)
+            numbers[n] = _mm256_broadcast_ss(x + n * stride + i);
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) {
+            __m256 weight = _mm256_loadu_ps(w + 8 * k);
+#pragma GCC unroll 4
+            for (int n = 0; n < rows; n++) {
+                sums[n][k] = _mm256_fmadd_ps(numbers[n], weight, sums[n][k]);
+                __asm__ volatile("" : "+x"(sums[n][k]));
+            }
         }
-#pragma GCC unroll 8
+    }
+#pragma GCC unroll 4
     for (int n = 0; n < rows; n++)
-        all[n] = sums[n];
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++)
+            all[n].sums[k] = sums[n][k];
 }
 
 INLINE __m256i broadcast_word(const char *x)
@@ -231,17 +246,49 @@ NOINLINE static void correct(int64_t rows, const char *x, int64_t stride, const 
     }
 }
 
-INLINE void multiply_numbers(const Inputs *x, int64_t row, int64_t first, int64_t words, Block *b)
+INLINE void multiply_numbers(const Inputs *x, int64_t row, int64_t first, int64_t words,
+                             const float *w, HalfGroup *sums)
 {
     const float *from = (const float *)x->numbers + row * x->words + first;
-    ivec *sums = b->sums + row;
     switch (x->count - row) {
-    case 1: add_number_tile(1, first == 0, from, x->words, words, b->weights, sums); break;
-    case 2: add_number_tile(2, first == 0, from, x->words, words, b->weights, sums); break;
-    case 3: add_number_tile(3, first == 0, from, x->words, words, b->weights, sums); break;
-    case 4: add_number_tile(4, first == 0, from, x->words, words, b->weights, sums); break;
-    default: add_number_tile(ROWS, first == 0, from, x->words, words, b->weights, sums);
+    case 1: add_number_tile(1, first == 0, from, x->words, words, w, sums + row); break;
+    case 2: add_number_tile(2, first == 0, from, x->words, words, w, sums + row); break;
+    default: add_number_tile(NUMBER_TILE, first == 0, from, x->words, words, w, sums + row);
     }
+}
+
+/* All rows of half a group. */
+INLINE void multiply_half(const Group *g, int half, HalfGroup *sums)
+{
+    const int64_t words = g->x->words, count = g->x->count;
+    const float *weight = (const float *)g->weight + half * GROUP / 2;
+    const float *after = half ? weight + words * GROUP - GROUP / 2 : weight + GROUP / 2;
+    for (int64_t first = 0, size; first < words; first += size) {
+        size = words - first < NUMBER_BLOCK ? words - first : NUMBER_BLOCK;
+        const float *next = first + size < words ? weight + (first + size) * GROUP : after;
+        for (int64_t row = 0, fetched = 0; row < count; row += NUMBER_TILE) {
+            for (; fetched < size && fetched * count < (row + NUMBER_TILE) * size; fetched++) {
+                __builtin_prefetch(next + fetched * GROUP, 0, 2);
+                __builtin_prefetch(next + fetched * GROUP + LANES, 0, 2);
+            }
+            multiply_numbers(g->x, row, first, size, weight + first * GROUP, sums);
+        }
+    }
+    const Group own = *g; /* which stores to y cannot change */
+    for (int panel = 2 * half; panel < 2 * half + 2 && panel * LANES < own.outputs; panel++)
+        for (int64_t row = 0; row < count; row++) {
+            const __m256 *sum = sums[row].sums + 2 * (panel % 2);
+            finish(&own, FP32, panel, row,
+                   (ivec){_mm256_castps_si256(sum[0]), _mm256_castps_si256(sum[1])});
+        }
+}
+
+NOINLINE static void multiply_halves(const Group *groups, int64_t count)
+{
+    HalfGroup sums[CHUNK];
+    for (const Group *g = groups; g < groups + count; g++)
+        for (int half = 0; half < 2 && half * GROUP / 2 < g->outputs; half++)
+            multiply_half(g, half, sums);
 }
 
 INLINE void add_byte_rows(int64_t rows, int is_first, const char *x, int64_t stride, int64_t pairs,
@@ -281,62 +328,52 @@ INLINE void multiply_bytes_of(const Inputs *x, int64_t row, int64_t first, int64
 }
 
 /* All rows of a panel. Meanwhile the weights of the next block are brought to the second cache. */
-INLINE void multiply_panel(const int precision, const Group *g, int panel, Block *b)
+INLINE void multiply_panel(const Group *g, int panel, Block *b)
 {
     const int64_t words = g->x->words, count = g->x->count;
-    const int64_t tile = precision == INT8 ? TILE : ROWS;
     const int32_t *weight = g->weight + panel * LANES;
     const int32_t *after = panel + 1 < PANELS ? weight + LANES : g->weight + words * GROUP;
     b->zero_row = izeros();
     for (int64_t first = 0, size; first < words; first += size) {
         size = words - first < BLOCK ? words - first : BLOCK;
         const int32_t *next = first + size < words ? weight + (first + size) * GROUP : after;
-        if (precision == INT8)
-            copy_bytes(b, weight + first * GROUP, size);
-        else
-            for (int64_t i = 0; i < size; i++)
-                b->weights[i] = iload(weight + (first + i) * GROUP);
-        for (int64_t row = 0, fetched = 0; row < count; row += tile) {
-            for (; fetched < size && fetched * count < (row + tile) * size; fetched++)
+        copy_bytes(b, weight + first * GROUP, size);
+        for (int64_t row = 0, fetched = 0; row < count; row += TILE) {
+            for (; fetched < size && fetched * count < (row + TILE) * size; fetched++)
                 __builtin_prefetch(next + fetched * GROUP, 0, 2);
-            if (precision == INT8)
-                multiply_bytes_of(g->x, row, first, size, b);
-            else
-                multiply_numbers(g->x, row, first, size, b);
+            multiply_bytes_of(g->x, row, first, size, b);
         }
     }
     const Group own = *g; /* which stores to y cannot change */
-    for (int64_t row = 0; row < count; row++) {
-        ivec sum = b->sums[row];
-        finish(&own, precision, panel, row, precision == INT8 ? isub(sum, b->zero_row) : sum);
-    }
+    for (int64_t row = 0; row < count; row++)
+        finish(&own, INT8, panel, row, isub(b->sums[row], b->zero_row));
 }
 
 /* Not inlined, as a thread of musl has room for this block or for sparse inputs, not for both. */
 NOINLINE static void multiply_panels(const Group *groups, int64_t count)
 {
     const Inputs *x = groups->x;
-    const int is_int8 = groups->precision == INT8;
     Block b;
-    if (is_int8)
-        for (int64_t row = 0; row < x->count; row += TILE)
-            find_input_squares(x, row, b.input_squares[row / TILE]);
+    for (int64_t row = 0; row < x->count; row += TILE)
+        find_input_squares(x, row, b.input_squares[row / TILE]);
     for (const Group *g = groups; g < groups + count; g++)
         for (int panel = 0; panel < PANELS && panel * LANES < g->outputs; panel++)
-            if (is_int8)
-                multiply_panel(INT8, g, panel, &b);
-            else
-                multiply_panel(FP32, g, panel, &b);
+            multiply_panel(g, panel, &b);
 }
 
 static void multiply_in_blocks(const Group *groups, int64_t count)
 {
     const Inputs *x = groups->x;
-    const int is_too_long = groups->precision == INT8 && x->words > LONGEST; /* for input_squares */
-    if (x->count <= FEW || is_too_long)
+    const int is_int8 = groups->precision == INT8, few = is_int8 ? FEW : NUMBER_FEW;
+    const int is_too_long = is_int8 && x->words > LONGEST; /* for input_squares */
+    if (x->count <= few || is_too_long)
         multiply(groups, count);
-    else if (!multiply_if_sparse(groups, count))
+    else if (multiply_if_sparse(groups, count))
+        return;
+    else if (is_int8)
         multiply_panels(groups, count);
+    else
+        multiply_halves(groups, count);
 }
 END_TARGET
 #endif

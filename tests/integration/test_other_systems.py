@@ -35,9 +35,13 @@ from seq2seq_cli.cli import app, main
 status, *commands, last = json.loads(sys.argv[1])
 for command in commands:
     assert (app(command, standalone_mode=False) or 0) == status, command
+if status == 0:
+    from seq2seq_cli import Translator
+    assert len(Translator.load("runs/quickstart").translate(["Ein Bier."])) == 1
 sys.argv[1:] = last
 main()
 """
+TEST_SRC = "data/quickstart/test.de"
 FEW = ("training.max_steps=2", "training.warmup_steps=1", "validation.every=2")
 SMALL = ("tokenizer.kind=word", "model.d_model=32", "model.d_ff=32", "model.layers=1")
 
@@ -72,16 +76,18 @@ def run_elsewhere(tmp_path: Path):
 
 def test_training_and_translating_work(run_elsewhere):
     options = [argument for setting in (*FEW, *SMALL) for argument in ("--set", setting)]
-    given = ("-i", "data/quickstart/test.de", "-o", "out.en")
+    given = ("-i", TEST_SRC, "-o", "out.en")
     done = run_elsewhere(
         ("train", "configs/quickstart.yaml", *options),
         ("translate", "runs/quickstart", *given),
+        ("score", "runs/quickstart", "--src", TEST_SRC, "--ref", "data/quickstart/test.en"),
         ("translate", "runs/quickstart"),
         status=0,
         text="Ein Bier.\n",
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 1
+    scores, translation = len((ROOT / TEST_SRC).read_text().splitlines()), 1
+    assert len(done.stdout.splitlines()) == scores + translation
 
 
 def test_what_needs_forks_and_signals_is_refused(run_elsewhere):
