@@ -51,7 +51,7 @@ class Fp32Linear(nn.Module):
         return made if self.bias is None else made + self.bias
 
 
-class Bf16Memory(MultiHeadAttention):
+class Bf16KeysValues(MultiHeadAttention):
     """Keys and values are rounded once they are projected and rotated."""
 
     def keys_values(self, *args, **kwargs) -> KeysValues:
@@ -74,7 +74,7 @@ def rounded(model: Transformer, precision: Precision) -> Transformer:
     model = copy.deepcopy(model)
     for module in list(model.modules()):
         if isinstance(module, MultiHeadAttention) and precision != "fp32":
-            module.__class__ = Bf16Memory
+            module.__class__ = Bf16KeysValues
         if isinstance(module, MultiHeadAttention) and precision == "bf16":
             module.query = Bf16Linear(module.query, math.sqrt(module.head_size))
         for name, layer in list(module.named_children()):

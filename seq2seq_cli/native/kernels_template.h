@@ -229,7 +229,7 @@ static void softmax(float *scores, int64_t count)
         store(scores + i, mul(load(scores + i), share));
 }
 
-/* A row of `size` numbers in bf16. */
+/* Round a row to bf16. */
 static void narrow_row(int64_t size, const float *x, uint16_t *y)
 {
     for (int64_t i = 0; i < size; i += LANES)
@@ -237,11 +237,11 @@ static void narrow_row(int64_t size, const float *x, uint16_t *y)
 }
 
 /* Numbers of a key or a value, from `start` on. */
-INLINE vec load_kept(const int type, const void *kept, int64_t start, int64_t count)
+INLINE vec load_kv(const int type, const void *x, int64_t start, int64_t count)
 {
     if (type == BF16)
-        return load_bf16((const uint16_t *)kept + start, count);
-    return load_first((const float *)kept + start, count);
+        return load_bf16((const uint16_t *)x + start, count);
+    return load_first((const float *)x + start, count);
 }
 
 /* Scores of one key or of four. */
@@ -252,7 +252,7 @@ INLINE void multiply_keys(const int type, const int number, int64_t size, const 
     for (int64_t k = 0; k < size; k += LANES) {
         vec part = load_first(q + k, size - k);
         for (int n = 0; n < number; n++)
-            sums[n] = mul_add(part, load_kept(type, keys[n], k, size - k), sums[n]);
+            sums[n] = mul_add(part, load_kv(type, keys[n], k, size - k), sums[n]);
     }
     if (number == 4)
         store_sums(scores, sums);
@@ -269,7 +269,7 @@ INLINE void add_values(const int type, const int number, int64_t size, int64_t c
         vec score = broadcast(scores[i]);
         for (int n = 0; n < number; n++) {
             int64_t k = n * LANES;
-            vec part = load_kept(type, keys[i], to_values + k, size - k);
+            vec part = load_kv(type, keys[i], to_values + k, size - k);
             sums[n] = mul_add(score, part, sums[n]);
         }
     }
@@ -277,7 +277,7 @@ INLINE void add_values(const int type, const int number, int64_t size, int64_t c
         store_first(y + n * LANES, size - n * LANES, sums[n]);
 }
 
-INLINE void attend_to_kept(const int type, int64_t size, int64_t count, const void *const *keys,
+INLINE void attend_to_kv(const int type, int64_t size, int64_t count, const void *const *keys,
                            int64_t to_values, const float *q, float *scores, float *y)
 {
     int64_t i = 0, k = 0;
@@ -296,9 +296,9 @@ static void attend(int type, int64_t size, int64_t count, const void *const *key
                    int64_t to_values, const float *q, float *scores, float *y)
 {
     if (type == BF16)
-        attend_to_kept(BF16, size, count, keys, to_values, q, scores, y);
+        attend_to_kv(BF16, size, count, keys, to_values, q, scores, y);
     else
-        attend_to_kept(FP32, size, count, keys, to_values, q, scores, y);
+        attend_to_kv(FP32, size, count, keys, to_values, q, scores, y);
 }
 
 static void normalize(const Norm *norm, int64_t size, const float *x, float *y)

@@ -202,6 +202,8 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     library.linear.argtypes = (pointer, c_int, c_int64, *[pointer] * 4, c_int)
     library.workspace_size.argtypes = (pointer, c_int64, c_int64, c_int)
     library.workspace_size.restype = c_int64
+    library.kv_size.argtypes = (pointer,)
+    library.kv_size.restype = c_int64
     library.encode.argtypes = (pointer, pointer, c_int64, pointer, c_int64, *[pointer] * 3, c_int)
     library.decode.argtypes = (*[pointer] * 6, c_int)
     library.log_sum_exp.argtypes = (c_int64, c_int64, pointer, pointer, c_int)

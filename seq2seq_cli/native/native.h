@@ -54,7 +54,8 @@ typedef struct {
 typedef struct {
     int64_t sentences, longest;      /* sentences; positions of the longest source */
     int32_t *starts, *lengths;       /* of every source: its first position, its positions */
-    void *memory;                    /* [positions][layers][2][d_model]: keys, then values */
+    void *memory;                    /* [positions][layers][2][d_model]: keys, then values. It has
+                                        room for floats; if they are bf16, these fill a half */
     int64_t width, length;           /* hypotheses of a sentence; positions, the new one included */
     const int32_t *slots;            /* [sentences][width][length]; NULL: slots 0 to length - 1 */
     int64_t num_blocks;              /* of the KV cache, each of SLOTS slots */
@@ -63,9 +64,9 @@ typedef struct {
     const int32_t *columns;          /* [sentences][num_blocks]: a sentence's column in a block */
 } Batch;
 
-/* Bytes of a number among the keys and values of a stack. Attention waits for memory: they are bf16
-   unless the weights are FP32. */
-int64_t size_of_kept(const Stack *stack);
+/* Bytes of a number among the keys and values of a stack. They are bf16 unless the weights are FP32,
+   as attention is bound by memory. */
+int64_t kv_size(const Stack *stack);
 
 /* Bytes of scratch memory that a pass needs. */
 int64_t workspace_size(const Stack *stack, int64_t rows, int64_t longest, int threads);

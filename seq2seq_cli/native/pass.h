@@ -11,7 +11,7 @@ typedef struct {
     const float *positions; /* see encode */
     int64_t rows, longest; /* rows; the most positions that one of them attends to */
     int threads, in_attention; /* threads of the pass, and of attention */
-    int kept; /* the type of keys and values: see size_of_kept */
+    int kv_type; /* of keys and values: see kv_size */
     void *q; /* inputs of linear layers as words */
     float *states, *normed, *heads, *wide; /* rows of d_model; of `wide`, of 3 d_model or d_ff */
     const void **keys; /* of the positions that a row attends to, for each thread; like scores */
@@ -37,8 +37,9 @@ void embed(const Pass *p, int64_t row, int64_t id, int64_t position);
 /* A thread's list of keys. */
 const void **keys_of(const Pass *p, int thread);
 
-/* The key of self-attention of a row of the pass; its value follows d_model numbers later. */
-const void *own_key(const Pass *p, int64_t row);
+/* The key of self-attention of a row, until self-attention ends; its value follows d_model numbers
+   later. */
+void *own_key(const Pass *p, int64_t row);
 
 /* softmax(q K) V for every head of a row; the queries include the scale of the scores. keys_of()
    points to the keys of each position, all heads side by side; its values follow d_model later.

@@ -290,7 +290,7 @@ static int add_block(Search *s)
     for (int64_t m = 0; m < s->num_models; m++) {
         const Stack *decoder = s->models[m].decoder;
         int64_t numbers = decoder->num_layers * SLOTS * b->sentences * 2 * decoder->d_model;
-        void *block = malloc(numbers * size_of_kept(decoder));
+        void *block = malloc(numbers * kv_size(decoder));
         if (!block)
             return NO_MEMORY;
         s->blocks[m * b->num_blocks + s->num_allocated] = block;

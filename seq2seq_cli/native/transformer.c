@@ -1,8 +1,8 @@
 /* The Transformer: encoding, and a step of decoding.
 
    Activations are rows, one for every position of a source or for every hypothesis, and the result
-   of a row does not depend, to the last bit, on the other rows. Precisions differ in the linear
-   layers, and these only in the kernels (kernels.h), and in the type of keys and values. */
+   of a row does not depend, to the last bit, on the other rows. Precisions differ in two
+   things: the kernels of linear layers (kernels.h), and the type of keys and values. */
 
 #include "kernels.h"
 #include "pass.h"
@@ -118,17 +118,17 @@ int64_t workspace_size(const Stack *stack, int64_t rows, int64_t longest, int th
 {
     int64_t d = stack->d_model, of_row = 3 * d + most(3 * d, stack->d_ff) + 2;
     int64_t numbers = words_for_inputs(stack) + rows * of_row + threads * (longest + LANES);
-    return numbers * sizeof(float) + threads * longest * sizeof(float *);
+    return numbers * sizeof(float) + threads * longest * sizeof(void *);
 }
 
-static int type_of_kept(const Stack *stack)
+static int kv_type_of(const Stack *stack)
 {
     return stack->output.precision == FP32 ? FP32 : BF16;
 }
 
-int64_t size_of_kept(const Stack *stack)
+int64_t kv_size(const Stack *stack)
 {
-    return type_of_kept(stack) == FP32 ? sizeof(float) : sizeof(uint16_t);
+    return kv_type_of(stack) == FP32 ? sizeof(float) : sizeof(uint16_t);
 }
 
 static int64_t work_of_attention(const Stack *stack, int64_t rows, int64_t longest)
@@ -159,8 +159,8 @@ Pass begin(const Stack *stack, const float *positions, int64_t rows, int64_t lon
     if (work_of_pass(stack, rows, longest) < PASS_THRESHOLD)
         threads = 1;
     int in_attention = work_of_attention(stack, rows, longest) < LOOP_THRESHOLD ? 1 : threads;
-    return (Pass){stack, positions, rows, longest, threads, in_attention, type_of_kept(stack), words,
-                  states, normed, heads, wide, keys, scores, sentences, sentences + rows};
+    return (Pass){stack, positions, rows, longest, threads, in_attention, kv_type_of(stack),
+                  words, states, normed, heads, wide, keys, scores, sentences, sentences + rows};
 }
 
 void embed(const Pass *p, int64_t row, int64_t id, int64_t position)
@@ -207,7 +207,7 @@ static void prefetch_head(const void *const *keys, int64_t count, int64_t size, 
 void attend(const Pass *p, int64_t count, const float *q, int64_t row, int thread, float *weights)
 {
     int64_t d = p->stack->d_model, heads = p->stack->heads, size = d / heads;
-    int64_t bytes = size_of_kept(p->stack);
+    int64_t bytes = kv_size(p->stack);
     const int are_far = p->rows * count * 2 * d >= MANY_KEYS && count * size <= LONG_HEAD;
     const void **keys = keys_of(p, thread);
     float *scores = p->scores + thread * (p->longest + LANES);
@@ -216,7 +216,8 @@ void attend(const Pass *p, int64_t count, const float *q, int64_t row, int threa
     for (int64_t start = 0; start < d; start += size) {
         if (are_far && start + size < d)
             prefetch_head(keys, count, size * bytes, d * bytes);
-        kernels->attend(p->kept, size, count, keys, d, q + start, scores, p->heads + row * d + start);
+        kernels->attend(p->kv_type, size, count, keys, d, q + start, scores,
+                        p->heads + row * d + start);
         for (int64_t i = 0; weights && i < count; i++)
             weights[i] += scores[i] / heads;
         for (int64_t i = 0; i < count; i++)
@@ -282,11 +283,11 @@ static void end(const Pass *p, float *y)
     apply(p, &p->stack->output, NONE, p->states, y);
 }
 
-/* In bf16 they take the place of the input of the sub-layer. */
-const void *own_key(const Pass *p, int64_t row)
+/* In bf16 it lies in `normed`, which is free until the next sub-layer. */
+void *own_key(const Pass *p, int64_t row)
 {
     int64_t d = p->stack->d_model;
-    if (p->kept == BF16)
+    if (p->kv_type == BF16)
         return (uint16_t *)p->normed + row * 2 * d;
     return p->wide + row * 3 * d + d;
 }
@@ -301,9 +302,9 @@ static void self_attention(Attention *a, Task *task)
     if (p->stack->is_rotary)
         for (int64_t r = 0; r < p->rows; r++)
             rotate(p, p->places[r], p->wide + r * 3 * d, 2 * d);
-    if (p->kept == BF16)
+    if (p->kv_type == BF16)
         for (int64_t r = 0; r < p->rows; r++)
-            kernels->narrow(2 * d, p->wide + r * 3 * d + d, (uint16_t *)own_key(p, r));
+            kernels->narrow(2 * d, p->wide + r * 3 * d + d, own_key(p, r));
     parallel(p->in_attention, p->rows, task, a);
     add_to_states(p, &layer->out, p->heads, &layer->self_attention_norm);
 }
@@ -365,7 +366,7 @@ void encode(const Stack *encoder, const Batch *b, int64_t rows, const int64_t *i
     end(&p, b->memory);
     if (encoder->rotates_memory)
         rotate_memory(&p, b->memory);
-    if (p.kept == BF16)
+    if (p.kv_type == BF16)
         narrow_memory(&p, b->memory);
 }
 
@@ -383,7 +384,7 @@ static void attend_to_past(void *context, int64_t first, int64_t last, int threa
     const Attention *a = context;
     const Pass *p = a->pass;
     const Batch *b = a->batch;
-    int64_t d = p->stack->d_model, size = d * size_of_kept(p->stack);
+    int64_t d = p->stack->d_model, size = d * kv_size(p->stack);
     const void **keys = keys_of(p, thread);
     for (int64_t row = first; row < last; row++) {
         for (int64_t i = 0; i < b->length; i++)
@@ -398,7 +399,7 @@ static void attend_to_source(void *context, int64_t first, int64_t last, int thr
     const Attention *a = context;
     const Pass *p = a->pass;
     const Batch *b = a->batch;
-    int64_t d = p->stack->d_model, size = d * size_of_kept(p->stack);
+    int64_t d = p->stack->d_model, size = d * kv_size(p->stack);
     const void **keys = keys_of(p, thread);
     for (int64_t row = first; row < last; row++) {
         int64_t start = b->starts[p->sentences[row]], count = b->lengths[p->sentences[row]];

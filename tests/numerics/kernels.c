@@ -181,6 +181,18 @@ static void check_bf16(long rows, long inputs, long outputs)
     free(w), free(x), free(y), free(bias), free(q), free(halves), free(weight);
 }
 
+/* Ties go to even. */
+static void check_narrowing(void)
+{
+    const uint32_t ties[2] = {0x3f808000, 0x3f818000};
+    float numbers[2];
+    uint16_t narrow[2];
+    memcpy(numbers, ties, sizeof ties);
+    kernels->narrow(2, numbers, narrow);
+    if (narrow[0] != 0x3f80 || narrow[1] != 0x3f82)
+        printf("ties are narrowed to %x and %x\n", narrow[0], narrow[1]), exit(1);
+}
+
 /* With keys and values in FP32 or BF16, compared with naive sums. */
 static void check_attention(int type, long size, long count)
 {
@@ -370,6 +382,7 @@ int main(int count, char **names)
     check_fp32(7, 4100, 17, NONE, 1);
     print("fp32");
     begin();
+    check_narrowing();
     for (int i = 0; i < SIZES; i++)
         for (int n = 0; n < SIZES; n++)
             for (int type = FP32; type <= BF16; type++)

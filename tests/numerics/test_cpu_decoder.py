@@ -91,8 +91,8 @@ def test_matrix_product_of_a_row_does_not_depend_on_the_batch(precision):
 # Of the logits' norm, at the worst step: a number that lies between two of bf16, or between two
 # whole ones, may be rounded to the other.
 WORST = {"fp32": 1e-6, "bf16": 0.005, "int8": 0.01}
-# Steps in which none is: keys and values of which one is are read by all later steps.
-SAME = {"fp32": 89, "bf16": 0, "int8": 9}
+# Steps of 90 in which none is: later ones read the keys and values that were.
+SAME = {"fp32": 90, "bf16": 1, "int8": 10}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -117,7 +117,7 @@ def test_cpu_decoder_logits_match_the_rounded_model(options, precision):
     assert len(errors) == 90
     if precision != "bf16" or not {"activation", "rotary_cross_attention"} & options.keys():
         # of many numbers one always is
-        assert sorted(errors)[SAME[precision]] < 1e-6
+        assert sum(error < 1e-6 for error in errors) >= SAME[precision]
     assert max(errors) < WORST[precision]
 
 

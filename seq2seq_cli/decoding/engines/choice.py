@@ -28,8 +28,8 @@ ENGINES: dict[EngineName, type[Engine]] = {
     "plain": PlainDecoder,
 }
 # By how much the logits of an engine may differ from the model's, relative to their norm. Rounding
-# of fp32 is below 1e-5; bf16 and int8 round the weights too, so that an engine is also built in
-# fp32, of the first layers.
+# of fp32 is below 1e-5; bf16 and int8 round weights, keys and values too, so that an engine is also
+# built in fp32, of the first layers.
 _TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "bf16": 0.3, "int8": 0.3}
 _NUM_STEPS = 2  # the second one reads the KV cache
 _DIFFERS = "its logits differ from the model's"

@@ -101,7 +101,8 @@ class CpuDecodingState:
         self._starts_B, self._lengths_B = torch.empty(2, sentences, dtype=torch.int32)
         self._workspace, self._workspace_sizes = np.empty(0, np.uint8), (0, 0, 0)
         self._positions = np.empty((0, 0), np.float32)
-        self._kept = torch.float32 if model.precision == "fp32" else torch.bfloat16
+        kv_size = native.library().kv_size(addressof(model.decoder))
+        self._kv_type = torch.float32 if kv_size == 4 else torch.bfloat16
         self.blocks: list[Tensor] = []  # of the KV cache
         self._addresses_C = torch.empty(0, dtype=torch.int64)
         self._num_columns_C = torch.empty(0, dtype=torch.int32)
@@ -143,7 +144,7 @@ class CpuDecodingState:
         while self._num_slots > native.SLOTS * len(self.blocks):
             columns_B = torch.arange(len(self._columns_BC), dtype=torch.int32)
             sizes = (native.SLOTS, len(columns_B), 2, self._model.d_model)
-            self.blocks.append(empty(self._model.num_layers, *sizes, dtype=self._kept))
+            self.blocks.append(empty(self._model.num_layers, *sizes, dtype=self._kv_type))
             self._addresses_C = torch.tensor([block.data_ptr() for block in self.blocks])
             num_columns = [block.size(2) for block in self.blocks]
             self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32)
