@@ -278,7 +278,7 @@ INLINE void add_values(const int type, const int number, int64_t size, int64_t c
 }
 
 INLINE void attend_to_kv(const int type, int64_t size, int64_t count, const void *const *keys,
-                           int64_t to_values, const float *q, float *scores, float *y)
+                         int64_t to_values, const float *q, float *scores, float *y)
 {
     int64_t i = 0, k = 0;
     for (; i + 4 <= count; i += 4)
