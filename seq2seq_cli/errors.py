@@ -82,7 +82,7 @@ def missing_packages_reported() -> Iterator[None]:
         if installed_as() != RUNTIME:
             raise
         raise UserError(
-            f"this needs the package {error.name}, which {RUNTIME} is installed without: "
+            f"this needs the package {error.name}, which {RUNTIME} does not install: "
             f"pip uninstall {RUNTIME}, then pip install seq2seq-cli"
         ) from None
 

@@ -39,7 +39,7 @@ def average(
         bool,
         typer.Option(
             "--force",
-            help="Replace the run's model even if the average is worse, or a file with content.",
+            help="Replace the run's model even if the average is worse, or a non-empty output.",
         ),
     ] = False,
     device: options.Device = None,

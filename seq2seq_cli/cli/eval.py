@@ -21,7 +21,7 @@ NumWorst = Annotated[
         "--worst",
         metavar="N",
         min=0,
-        help="Also print the N worst translations, by the run's metric or an error rate.",
+        help="Also print the N worst translations, by validation.metric, chrF or an error rate.",
     ),
 ]
 ShowErrors = Annotated[

@@ -75,8 +75,8 @@ class DecodingConfig(Section):
     """Allow <unk> in translations, and replace it with the source token that has the highest
     attention weight."""
     precision: DecodingPrecision = "auto"
-    """Precision of matrix products. auto: int8 (quantization) on CPUs, bf16 on GPUs that
-    support it, else fp32; for evaluation always fp32."""
+    """Precision of matrix products. auto: fp32 for evaluation; otherwise int8 (quantization) on
+    CPUs, bf16 on GPUs that support it, else fp32."""
     engine: EngineName = "auto"
     """Decoding engine. native: C code for CPUs; plain: the model itself, in PyTorch; auto: the
     first that supports the model."""

@@ -204,7 +204,7 @@ class TrainingConfig(Section):
     label_smoothing: Probability = 0.1
     """Label smoothing: probability mass spread evenly over the vocabulary."""
     ema_decay: Probability | None = None
-    """Decay of an exponential moving average (EMA) of the weights, updated with every update:
+    """Decay of an exponential moving average (EMA) of the weights, refreshed after every update:
     min(ema_decay, (1 + step) / (10 + step)); 0.999 suits most runs. Validation then scores the EMA
     weights, and the best model holds them. null: no EMA."""
     subword_sampling: Annotated[
@@ -227,9 +227,9 @@ class TrainingConfig(Section):
     """Compile the model with torch.compile. Meant for GPUs: the first update takes a minute longer,
     and on CPUs all updates are slower. Needs a C++ compiler."""
     processes: Free[AutoOrThousand] = "auto"
-    """Number of data-parallel processes, which share each batch. auto: one per CPU core if batch
-    and text are large enough and the model has at most 20 million weights, otherwise and on a GPU
-    one. Ignored under torchrun, which sets the number."""
+    """Number of data-parallel processes, which share each batch. auto: one per CPU core if the
+    batch and the text are large enough and the model has at most 20 million weights; otherwise,
+    and on a GPU, one. Ignored under torchrun, which sets the number."""
     shard: Free[Shard] = "none"
     """What data-parallel processes shard. none: only the batch, each process holds the whole model;
     full: also weights, gradients and optimizer state (FSDP2), for models that do not fit on one
@@ -255,10 +255,10 @@ class TrainingConfig(Section):
     keep_every: Free[PositiveInt | None] = None
     """Also keep checkpoints at multiples of this number of updates; null: keep none."""
     average_checkpoints: Free[Annotated[int, Field(ge=2, le=1_000)] | None] = None
-    """Checkpoint averaging: at the end of a run, average the weights of this many last checkpoints
-    (of save_every, and the final one), score the average on the validation text, and use it as the
-    model if it is better than the best model. Of checkpoints older than keep_last, only the weights
-    are kept. null: no averaging."""
+    """Checkpoint averaging: number of last checkpoints (of save_every, and the final one) whose
+    weights are averaged at the end of a run. The average is scored on the validation text, and used
+    as the model if it is better than the best model. Of checkpoints older than keep_last, only the
+    weights are kept. null: no averaging."""
     freeze: Fixed[list[ModelPart]] = Field([])
     """Parts of the model to freeze, for fine-tuning with train --from."""
 

@@ -65,7 +65,7 @@ class ValidationConfig(Section):
     """By how much a model may become worse on data.general than before training, in units of
     metric."""
     keep_best: Free[PositiveInt] = 1
-    """Number of best models to keep. More than one are kept in best/, for translate --model STEP,
+    """Number of best models to keep. Several are kept in best/, for translate --model STEP,
     and their average is scored at the end of the run; it becomes the run's model if it is better.
     """
     samples: Free[NonNegativeInt] = 5

@@ -42,7 +42,7 @@ def record_oom(run: Run, batch: Batch) -> None:
         )
     logger.log(
         logging.DEBUG if state.too_large else logging.WARNING,
-        f"{what}: it is split in halves, and so are later ones of this size; the gradient "
+        f"{what}: it is split in half, and so are later ones of this size; the gradient "
         "stays the same, but updates take longer (training.tokens_per_batch: auto avoids it)",
     )
     state.too_large = [seen for seen in state.too_large if not _covers(seen, shape)] + [shape]

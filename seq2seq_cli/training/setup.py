@@ -187,7 +187,7 @@ def settle_metric(config: Config, valid: HeldOut) -> Config:
         share = share_with_4_grams(references, validation.bleu_tokenize)
         reason = (
             f"{share:.1%} of the references have the four words (of bleu_tokenize "
-            f"{validation.bleu_tokenize}) that BLEU counts in a row"
+            f"{validation.bleu_tokenize}) that BLEU's 4-grams need"
         )
         is_bleu = share >= FEWEST_WITH_4_GRAMS
         if metric == "bleu" and not is_bleu:

@@ -16,7 +16,7 @@ from served import serving
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROGRAM = (sys.executable, "-S", "-m", "seq2seq_cli")
 REFUSAL = (
-    "this needs the package torch, which seq2seq-runtime is installed without: "
+    "this needs the package torch, which seq2seq-runtime does not install: "
     "pip uninstall seq2seq-runtime, then pip install seq2seq-cli"
 )
 METADATA = "Metadata-Version: 2.1\nName: seq2seq-runtime\nVersion: 0\n"

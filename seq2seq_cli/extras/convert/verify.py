@@ -77,7 +77,9 @@ def verify_huggingface(source: Path, run: Path, orders: Orders, text: Path | Non
     for line, ours in zip(lines, ids, strict=True):
         expected = tokenizer(line)["input_ids"][:-1][:_LONGEST]
         if [orders.src.ids[token] for token in ours] != expected:
-            raise UserError(f"the import has other tokens than transformers for {short(line)!r}")
+            raise UserError(
+                f"the import tokenizes a line differently from transformers: {short(line)!r}"
+            )
     known = _own_rows(orders.tgt)
     columns = [orders.tgt.ids[token] for token in known]
     start, random, largest = theirs.config.decoder_start_token_id, Random(1), 0.0
@@ -100,7 +102,7 @@ def verify_huggingface(source: Path, run: Path, orders: Orders, text: Path | Non
         largest = max(largest, (pair[0] - pair[1]).abs().max().item())
     if not largest <= _TOLERANCE:
         raise UserError(
-            f"the import has other logits than transformers: they differ by {largest:.1e} "
+            f"the import's logits differ from transformers' by {largest:.1e} "
             f"(more than {_TOLERANCE:.0e}); --no-verify imports it nevertheless"
         )
     return (

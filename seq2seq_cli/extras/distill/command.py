@@ -184,7 +184,7 @@ def _text(
 )
 @options.options_of(make_task, "task")
 def distill(task: "Task", as_json: options.AsJson = False) -> None:
-    """Train a small, fast student on a teacher's translations; the same command resumes.
+    """Train a small, fast student on a teacher's translations; rerun the command to resume.
 
     Cleans the text, translates it, drops bad translations, trains the student, and compares it with
     the teacher on the validation text. The folder distilled in the run keeps intermediate files.

@@ -33,7 +33,7 @@ def diversify(
     overrides: options.Overrides = None,
     device: options.Device = None,
 ) -> None:
-    """Train a better model on the same text (data diversification); the same command resumes.
+    """Train a better model on the same text (data diversification); rerun the command to resume.
 
     Trains a model for each direction, adds their translations to the training text, trains on all
     of it, continues with less dropout, and compares the models on the validation text. The folder

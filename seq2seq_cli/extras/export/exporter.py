@@ -115,7 +115,7 @@ def _compare(target: Format, translator: Translator, run_dir: Path, folder: Path
     for text, our_ids, their_ids in zip(lines, *known, strict=True):
         if our_ids != their_ids:
             raise UserError(
-                f"the export has other tokens than the run for the line {short(text)!r}"
+                f"the export tokenizes a line differently from the run: {short(text)!r}"
             )
     names = ("max_len_factor", "max_len_extra", "tokens_per_batch", "tag")  # else greedy search
     options = {name: getattr(config.decoding, name) for name in names}

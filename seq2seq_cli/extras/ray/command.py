@@ -76,7 +76,7 @@ def translate_ray(
     num_cpus: NumCpus = None,
     num_gpus: NumGpus = 0.0,
 ) -> None:
-    """Translate text files on the machines of a Ray cluster; the same command resumes.
+    """Translate text files on the machines of a Ray cluster; rerun the command to resume.
 
     Actors load the model once and translate pieces of the texts. Ray connects to the cluster at
     RAY_ADDRESS, or starts one on this machine.

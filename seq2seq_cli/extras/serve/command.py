@@ -43,7 +43,7 @@ LanguagePairs = Annotated[
     typer.Option(
         "--langs",
         metavar="SRC-TGT",
-        help="Languages, such as de-en, of a run that does not record them; once for each RUN.",
+        help="Languages, such as de-en, if a run does not record them; once per RUN, in order.",
     ),
 ]
 Host = Annotated[str, _option(NETWORK, "Address to listen on.")]

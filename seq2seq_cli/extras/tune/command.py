@@ -45,7 +45,7 @@ def tune(
     overrides: options.Overrides = None,
     device: options.Device = None,
 ) -> None:
-    """Search for good values of a config's options; the same command resumes.
+    """Search for good values of a config's options; rerun the command to resume.
 
     Trials are runs, compared by the validation metric. Optuna chooses their values, and the worst
     are stopped early. The config with the best values is written to best.yaml.
