@@ -35,7 +35,8 @@ def replacing(path: Path) -> Iterator[Path]:
     A device or a pipe is yielded itself. Errors of the system name `path`.
     """
     if path.exists() and not path.is_file():
-        yield path
+        with naming(path):
+            yield path
         return
     try:
         with ending_at_sigterm(), own_part(path, Path.touch) as part:

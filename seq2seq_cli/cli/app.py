@@ -69,6 +69,17 @@ def _errors_reported() -> Iterator[None]:
         fail(f"error: {of_system(error)}", 2)
 
 
+class _Stdout(io.FileIO):
+    """Standard output, whose errors have a name."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = "standard output"
+            raise
+
+
 app = typer.Typer(
     name="seq2seq",
     cls=_Program,
@@ -94,18 +105,23 @@ def main() -> NoReturn:
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # nohup
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from here on: no traceback
         atexit._run_exitfuncs()
-        with contextlib.suppress(OSError):  # Python retries below and reports what is lost
+        try:
             sys.stdout.flush()
+        except OSError as error:
+            if not status:
+                status = 141 if isinstance(error, BrokenPipeError) else 2
+                with contextlib.suppress(OSError):
+                    typer.echo(f"error: {of_system(error)}", err=True)
+        with contextlib.suppress(OSError):
             sys.stderr.flush()
-            os._exit(status)
-        raise
+        os._exit(status)
     raise AssertionError("Typer always ends by SystemExit")
 
 
 def _open_standard_streams() -> None:
     """Replace standard streams that the caller has closed; other files would get their numbers.
 
-    Input is empty, messages are lost, and results cannot be written.
+    Input is empty, messages are lost, and results cannot be written. Errors of output get a name.
     """
     for name, mode, access in (
         ("stdin", "r", os.O_RDONLY),
@@ -114,6 +130,11 @@ def _open_standard_streams() -> None:
     ):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode))
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper):
+        sys.__stdout__ = out  # type: ignore[misc]  # which would close its descriptor
+        named = io.BufferedWriter(_Stdout(out.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(named, out.encoding, out.errors, None, out.line_buffering)
 
 
 @app.callback(invoke_without_command=True)

@@ -12,6 +12,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from seq2seq_cli.config.text import Corpus, ParallelText
 from seq2seq_cli.config.types import Direction, OnBadLine
+from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import naming
 from seq2seq_cli.text.compression import limited, limited_to, opened, opened_zip
@@ -144,7 +145,7 @@ def readable_pairs(text: ParallelText, on_bad_line: OnBadLine) -> Iterator[tuple
         else:
             yield number, pair
     if num_bad:
-        logger.warning(f"{text.name}: skipped {num_bad:,} lines that cannot be read")
+        logger.warning(f"{text.name}: skipped {counted(num_bad, 'line')} that cannot be read")
 
 
 def features_in(text: ParallelText, on_bad_line: OnBadLine) -> list[str]:

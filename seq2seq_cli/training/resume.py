@@ -187,6 +187,8 @@ def config_to_resume(
             continue
         if _is_path_of_same_text(name, begun, config, changed_text):
             continue
+        if name == "tokenizer.reuse" and _has_same_vocabulary(folder, config):
+            continue
         if policy == "ask" and any(_is_within(name, key) for key in allow_changed):
             continue
         note = "; this cannot change in a run" if policy == "fixed" else ""
@@ -232,6 +234,17 @@ def _is_path_of_same_text(
         return False
     before, now = (getattr(one, f"{parts[1]}_text") for one in (begun, config))
     return before is not None and now is not None and before.forms == now.forms
+
+
+def _has_same_vocabulary(folder: RunFolder, config: Config) -> bool:
+    """Return True if the config takes the run's own vocabulary from a run, which may have moved."""
+    reuse, is_shared = config.tokenizer.reuse, config.tokenizer.shared
+    if reuse is None:
+        return False
+    theirs, ours = (run.tokenizer_paths(is_shared) for run in (RunFolder(reuse), folder))
+    return all(path.is_file() for path in theirs) and all(
+        a.read_bytes() == b.read_bytes() for a, b in zip(theirs, ours, strict=True)
+    )
 
 
 def _is_within(name: str, key: str) -> bool:

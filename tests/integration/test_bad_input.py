@@ -318,7 +318,7 @@ def test_score_and_eval_count_skipped_pairs(trained, seq2seq, tmp_path):
     (tmp_path / "x.tsv").write_text("1\tone\nno tab\n2\ttwo\n")
     for verb in ("score", "eval"):
         result = seq2seq(verb, run, "--pairs", tmp_path / "x.tsv").ok()
-        assert "x.tsv: skipped 1 lines that cannot be read" in result.stderr
+        assert "x.tsv: skipped 1 line that cannot be read" in result.stderr
     options = ("--json", "--worst", 2)
     report = json.loads(seq2seq("eval", run, "--pairs", tmp_path / "x.tsv", *options).stdout)
     assert {line["line"] for line in report["worst"]} == {1, 3}

@@ -121,6 +121,11 @@ def test_check_finds_each_defect_with_its_line(line: int, page: list[str]):
     assert page[number + 1].strip().startswith(f"line {line}:")
 
 
+def test_check_says_why_a_line_cannot_be_read(page: list[str]):
+    (place,) = (n for n, line in enumerate(page) if "that cannot be read" in line)
+    assert page[place + 1].strip() == "line 23: not valid UTF-8"
+
+
 def test_check_gives_no_false_warnings(page: list[str]):
     warnings = [line for line in page if line.startswith("WARNING")]
     assert len(warnings) == len(DEFECTS) + len(("valid in train", "test in train"))

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import re
 import shutil
 import threading
 from collections import Counter
@@ -566,6 +567,13 @@ def test_vocabulary_can_be_reused(config, whole, seq2seq, tmp_path):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
     missing = ("--set", f"tokenizer.reuse={tmp_path / 'nothing'}")
     assert seq2seq("train", config, "--run-dir", tmp_path / "b", *missing).exit_code == 2
+    moved = shutil.copytree(whole, tmp_path / "moved")
+    again = ("train", config, "--run-dir", run, *option("max_steps", 9))
+    seq2seq(*again, "--set", f"tokenizer.reuse={moved}").ok()
+    other = shutil.copytree(whole, tmp_path / "other")
+    (other / "src.model").write_bytes((whole / "tgt.model").read_bytes())
+    message = seq2seq(*again, "--set", f"tokenizer.reuse={other}").error()
+    assert re.search("tokenizer.reuse: .*; this cannot change in a run", message)
 
 
 def test_freezing_all_parameters_is_rejected(config, seq2seq, tmp_path):

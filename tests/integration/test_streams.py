@@ -184,7 +184,7 @@ def test_pipes_are_rejected_as_training_text(numbers, seq2seq, tmp_path):
     for verb in ("train", "check", "vocab"):
         message = seq2seq(verb, tmp_path / "x.yaml").error()
         assert "data.train.src: " in message
-        assert "is a stream, but training reads its text several times" in message
+        assert "is a stream, but text is read several times" in message
     (tmp_path / "empty").mkdir()
     option = f"data.valid.tgt={tmp_path / 'empty'}"
     result = seq2seq("check", numbers / "numbers.yaml", "--set", option)

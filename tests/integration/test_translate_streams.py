@@ -63,7 +63,7 @@ def test_translate_accepts_other_files_pipes_and_devices(trained, tmp_path):
     [
         ("<&- 2>&-", 0, "", ""),
         ("1 2>&-", 0, "one\n", ""),
-        ("1 >&-", 120, "", "error: standard output: Bad file descriptor"),
+        ("1 >&-", 2, "", "error: standard output: Bad file descriptor"),
     ],
 )
 def test_closed_standard_streams(trained, tmp_path, redirection, status, printed, message):

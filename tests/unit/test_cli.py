@@ -291,7 +291,7 @@ def test_help_on_a_full_disk_is_an_error_without_a_traceback():
         ended = subprocess.run(
             [sys.executable, "-m", "seq2seq_cli", "--help"], stdout=full, stderr=subprocess.PIPE
         )
-    assert (ended.returncode, ended.stderr.startswith(b"error: ")) == (2, True)
+    assert (ended.returncode, ended.stderr.startswith(b"error: standard output: No ")) == (2, True)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["translate", "--help"], ["--version"]])

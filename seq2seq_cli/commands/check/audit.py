@@ -4,6 +4,7 @@ Memory grows by 20 bytes per line (hashes and length ratios), temporarily by abo
 """
 
 import itertools
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from seq2seq_cli import plugins
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.corpus import Pair, files_of_lines, read_pairs
+from seq2seq_cli.text.corpus import BadLineError, Pair, files_of_lines, read_entries
 from seq2seq_cli.text.leakage import LineHashes, Overlap
 from seq2seq_cli.text.scripts import (
     CONTROL,
@@ -34,6 +35,8 @@ SHARED_RULES = ("copy", "ratio")  # of `clean`, which are also findings
 _EXAMPLES = 3
 _COLUMNS = 72  # of an example
 _LINES_AT_ONCE = 20_000  # of which the first say what is usual, as for `clean`
+
+_PLACE = re.compile(r"^.*?, line [\d,]+(, [a-z]+ [\d,]+)?: ")  # of an unreadable line
 
 _DEFECTS: dict[str, Callable[[str], bool]] = {  # of a side
     "mojibake": looks_like_mojibake,
@@ -117,19 +120,21 @@ def audit_text(
     src, tgt, hashes = _SideCounter(), _SideCounter(), LineHashes()
     rejected = plugins.load("clean", "rules").RejectionCounter()
     ratios: list[npt.NDArray[np.float32]] = []
-    numbered = enumerate(read_pairs(text.once(), data.on_bad_line), start=1)
+    numbered = enumerate(read_entries(text.once()), start=1)
     num_lines = num_pairs = 0
     while chunk := list(itertools.islice(numbered, _LINES_AT_ONCE)):
         num_lines += len(chunk)
         pairs: list[tuple[int, Pair]] = []
-        for line, pair in chunk:
-            if pair is None:
-                findings["unreadable"].add(line, "")
-            elif pair.is_empty:
-                findings["empty"].add(line, pair.src, pair.tgt)
+        for line, entry in chunk:
+            if isinstance(entry, BadLineError):
+                if data.on_bad_line == "error":
+                    raise entry
+                findings["unreadable"].add(line, _PLACE.sub("", str(entry), 1))
+            elif entry.is_empty:
+                findings["empty"].add(line, entry.src, entry.tgt)
             else:
-                pairs.append((line, pair))
-            hashes.add(None if pair is None or pair.is_empty else pair)
+                pairs.append((line, entry))
+            hashes.add(None if isinstance(entry, BadLineError) or entry.is_empty else entry)
         num_pairs += len(pairs)
         all_src_ids = tokenizers.src.to_ids_batch([pair.src for _, pair in pairs])
         all_tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for _, pair in pairs])

@@ -7,6 +7,7 @@ the number of processes. Memory grows by the hashes of the pairs that are kept.
 
 import itertools
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -33,7 +34,13 @@ from seq2seq_cli.extras.clean.rules import (
 )
 from seq2seq_cli.extras.clean.seen_hashes import Hashes, SeenHashes, hashes_of
 from seq2seq_cli.processes import ordered_pool
-from seq2seq_cli.text.corpus import BadLineError, Pair, read_entries, readable_pairs
+from seq2seq_cli.text.corpus import (
+    BadLineError,
+    Pair,
+    read_entries,
+    read_pairs,
+    readable_pairs,
+)
 
 UNREADABLE, LANGUAGE = "unreadable", "language"
 HELD_OUT, DUPLICATE, NEAR_DUPLICATE = "held_out", "duplicate", "near_duplicate"
@@ -198,10 +205,15 @@ class _Sorter:
 
 
 def _hashes_of_sources(text: ParallelText | None) -> SeenHashes:
+    """Return hashes of the sources of a held-out text; raises UserError if no line can be read."""
     seen = SeenHashes()
     if text is not None:
+        batch = None
         for batch in batches_of(readable_pairs(text, "skip")):
             seen.add(hashes_of(Side([pair.src for pair in _pairs(batch)], Characters()).keys))
+        if batch is None:
+            next(read_pairs(text), None)  # which says why
+            raise UserError(f"{text.name} has no lines")
     return seen
 
 
@@ -224,13 +236,18 @@ def judged(
     batches: Iterable[list[Numbered]], job: Job, num_processes: int
 ) -> Iterator[Iterator[tuple[list[Numbered], Judged]]]:
     """Yield all batches with their verdicts, which other processes find until the block ends."""
-    batches, judged_batches = itertools.tee(batches)
-    pairs = map(_pairs, judged_batches)
+    taken: deque[list[Numbered]] = deque()  # `itertools.tee` would keep up to 57 batches
+
+    def pairs() -> Iterator[list[Pair]]:
+        for batch in batches:
+            taken.append(batch)
+            yield _pairs(batch)
+
     if num_processes == 1:
-        yield zip(batches, map(_Judge(job), pairs), strict=True)
+        yield ((taken.popleft(), verdict) for verdict in map(_Judge(job), pairs()))
         return
     with ordered_pool(num_processes, _Judge, job) as judge_all:
-        yield zip(batches, judge_all(pairs), strict=True)
+        yield ((taken.popleft(), verdict) for verdict in judge_all(pairs()))
 
 
 def _pairs(batch: Sequence[Numbered]) -> list[Pair]:

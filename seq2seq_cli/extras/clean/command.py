@@ -158,7 +158,7 @@ def clean(
     if bool(output) == dry_run:
         raise UserError("give --output, or --dry-run")
     text = _text_of(files, fields, features)
-    held_out = _text_of(against, fields, features) if against else None
+    held_out = _held_out_text(against, files, fields, features) if against else None
     inputs = (*text.files, *(held_out.files if held_out else ()))
     outputs = Outputs.of(output, rejected, inputs) if output else None
     for path in (*outputs.kept, outputs.rejected) if outputs and not force else ():
@@ -177,15 +177,36 @@ def _text_of(
 ) -> "ParallelText":
     """Return two files of sentences, or one or more files of pairs, as a text."""
     from seq2seq_cli.commands.init.init import text_of
-    from seq2seq_cli.config.text import PAIRS_FORMATS, ParallelText, without_compression
+    from seq2seq_cli.config.text import PAIRS_FORMATS, ParallelText
 
-    are_pairs = [Path(without_compression(file.name)).suffix in PAIRS_FORMATS for file in files]
-    if not all(are_pairs):
+    if not all(_format(file) in PAIRS_FORMATS for file in files):
         if len(files) == 2:  # which have no fields, and features only after a tab
             fields, features = None, "2" if features else None
         return text_of(files, fields, features)
     corpora = [text_of([file], fields, features).corpora for file in files]
     return ParallelText(tuple(corpus for (corpus,) in corpora))
+
+
+def _held_out_text(
+    against: list[Path], files: list[Path], fields: tuple[str, str] | None, features: str | None
+) -> "ParallelText":
+    """Return a text whose files have the fields of the text to clean if they have its format."""
+    from seq2seq_cli.config.text import PAIRS_FORMATS, ParallelText
+
+    formats = {_format(file) for file in files}
+    if not all(_format(file) in PAIRS_FORMATS for file in against):
+        return _text_of(against, fields, features)
+    texts = [
+        _text_of([file], *((fields, features) if _format(file) in formats else (None, None)))
+        for file in against
+    ]
+    return ParallelText(tuple(corpus for text in texts for corpus in text.corpora))
+
+
+def _format(file: Path) -> str:
+    from seq2seq_cli.config.text import without_compression
+
+    return Path(without_compression(file.name)).suffix
 
 
 def _as_text(report: "Report") -> str:

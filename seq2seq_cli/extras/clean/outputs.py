@@ -5,7 +5,7 @@ import gzip
 import io
 import lzma
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -13,7 +13,7 @@ import zstandard
 
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import replacing
+from seq2seq_cli.files import naming, replacing
 from seq2seq_cli.text.corpus import BadLineError, Pair
 from seq2seq_cli.text.features import TAB
 
@@ -62,44 +62,55 @@ class Outputs(NamedTuple):
 def opened_outputs(outputs: Outputs | None) -> Iterator[Write]:
     """Yield a function that writes a pair with its rule ("" if it is kept) and line.
 
-    The files appear when the block ends without an error. A tab in a text becomes a space in .tsv
-    files, as tokenizers read it.
+    The files appear when the block ends without an error and all of them are complete. A tab in a
+    text becomes a space in .tsv files, as tokenizers read it.
     """
     if outputs is None:
         yield lambda rule, line, entry: None
         return
-    with ExitStack() as stack:
-        *kept, rejected = (
-            stack.enter_context(_opened(p)) for p in (*outputs.kept, outputs.rejected)
-        )
-        src = kept[0]
-        tgt = kept[1] if len(kept) == 2 else None
+    paths = (*outputs.kept, outputs.rejected)
+    with ExitStack() as replaced, ExitStack() as opened:  # which ends first
+        parts = [replaced.enter_context(_replacing(path)) for path in paths]
+        files = [opened.enter_context(_opened(*names)) for names in zip(parts, paths, strict=True)]
+
+        def put(place: int, row: bytes) -> None:
+            try:
+                files[place].write(row)
+            except OSError as error:
+                error.filename = str(paths[place])
+                raise
 
         def write(rule: str, line: int, entry: Pair | BadLineError) -> None:
             if isinstance(entry, BadLineError):
-                rejected.write(_row(rule, str(line), str(entry)))
+                put(-1, _row(rule, str(line), str(entry)))
             elif rule:
-                rejected.write(_row(rule, str(line), *_columns(entry)))
-            elif tgt is None:
-                src.write(_row(*_columns(entry)))
+                put(-1, _row(rule, str(line), *_columns(entry)))
+            elif len(outputs.kept) == 1:
+                put(0, _row(*_columns(entry)))
             else:
-                src.write(_encoded(entry.source_line))
-                tgt.write(_encoded(entry.tgt))
+                put(0, _encoded(entry.source_line))
+                put(1, _encoded(entry.tgt))
 
         yield write
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that appears when the block ends; its name says how it is compressed."""
+def _replacing(path: Path) -> AbstractContextManager[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_file():
-        path = path.resolve()  # what /dev/stdout is a link to
-    with replacing(path) as part, part.open("wb") as file, ExitStack() as stack:
-        open_writer = _OPEN.get(path.suffix)
-        writer = stack.enter_context(open_writer(file)) if open_writer else file
-        # Python's zlib and zstandard are slow for a line at a time.
-        yield stack.enter_context(io.BufferedWriter(writer, _BUFFER)) if open_writer else file
+    return replacing(path.resolve() if path.is_file() else path)  # what /dev/stdout is a link to
+
+
+@contextmanager
+def _opened(part: Path, path: Path) -> Iterator[BinaryIO]:
+    """Open the part of a file, whose own name says how it is compressed, until it is complete."""
+    with ExitStack() as stack:
+        file = writer = stack.enter_context(part.open("wb"))
+        if open_writer := _OPEN.get(path.suffix):
+            writer = stack.enter_context(open_writer(file))
+            # Python's zlib and zstandard are slow for a line at a time.
+            writer = stack.enter_context(io.BufferedWriter(writer, _BUFFER))
+        yield writer
+        with naming(path):
+            stack.close()
 
 
 def _columns(pair: Pair) -> tuple[str, ...]:

@@ -72,7 +72,9 @@ def distill(task: Task) -> dict[str, Any]:
         run.ensure_new_or_empty()
     elif not folder.is_dir():
         raise UserError(f"{run.path} is a run already: choose another --output")
-    teacher = load_config(task.teacher.members[0].config, task.teacher.overrides)
+    first = task.teacher.members[0]
+    first.ensure_is_run()
+    teacher = load_config(first.config, task.teacher.overrides)
     valid = valid_text(task, teacher)
     if not task.source.is_file():
         raise UserError(f"--src {task.source}: there is no such file (a stream can be read once)")
@@ -101,9 +103,14 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
     if task.config is not None and task.config.valid_text is not None:
         return task.config.valid_text
     text, first = teacher.valid_text, task.teacher.members[0].path
-    found = located(text, first) if text is not None and text.direction == "forward" else None
+    option = "--valid" if task.config is None else "data.valid of --config"
+    if text is not None and text.direction != "forward":
+        raise UserError(
+            f"{first} has data.direction {text.direction}, which a student has not: give its "
+            f"validation text as {option}"
+        )
+    found = located(text, first) if text is not None else None
     if found is None:
-        option = "--valid" if task.config is None else "data.valid of --config"
         raise UserError(
             f"{first} has no validation text here, to choose the best student: give {option}"
         )
@@ -255,7 +262,7 @@ def train_student(
     config: Config, run_dir: Path, source: Path | None = None
 ) -> tuple[Sequence[Path], Facts]:
     """Train a model, from the run `source` if it is given, or go on with it."""
-    train(config, run_dir, source=source)
+    train(config, run_dir, source=None if RunFolder(run_dir).exists else source)
     return [RunFolder(run_dir).model], {}
 
 

@@ -108,7 +108,7 @@ def _compare(target: Format, translator: Translator, run_dir: Path, folder: Path
     """
     config, tokenizers = translator.config, translator.tokenizers
     inputs, kind = _validation_inputs(translator, run_dir), "validation"
-    if not inputs and is_imported(tokenizers):
+    if not inputs and (is_imported(tokenizers) or not config.data.train):
         inputs, kind = _made_up_inputs(tokenizers.src), "made-up"
     lines = lines_for(tokenizers, [*DIFFICULT_LINES, *(line.text for line in inputs)])
     known = tokenizers.src.to_ids_batch(lines), target.source_ids(folder, lines, tokenizers)

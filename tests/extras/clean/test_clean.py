@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import resource
 from collections import Counter
 from pathlib import Path
 
@@ -218,6 +219,54 @@ def test_files_with_content_are_only_replaced_with_force(seq2seq: Command, tmp_p
     seq2seq(*command, "--force").ok()
     assert lines_of(tmp_path / "out.tsv") == ["Ein Haus\tA house"]
     assert (tmp_path / "out.rejected.tsv").read_text() == ""
+
+
+def test_a_full_disk_leaves_none_of_the_files(seq2seq: Command, tmp_path: Path):
+    """Compressed files are mostly written when they are closed."""
+    rows = "".join(f"{src}\t{tgt}\n" for src, tgt in clean_pairs(300))
+    (tmp_path / "in.tsv").write_text(rows)
+    outputs = [tmp_path / "out/a.de.xz", tmp_path / "out/a.en.xz"]
+    command = ("clean", tmp_path / "in.tsv", "-o", outputs[0], "-o", outputs[1], "--processes", 1)
+    seq2seq(*command).ok()
+    sizes = [path.stat().st_size for path in outputs]
+    larger = outputs[sizes.index(max(sizes))]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max(sizes) - 1, hard))
+    try:
+        message = seq2seq(*command, "--force").error()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert f"{larger}: File too large" in message
+    assert [path.stat().st_size for path in outputs] == sizes
+    for path in [*larger.parent.iterdir()]:
+        path.unlink()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max(sizes) - 1, hard))
+    try:
+        seq2seq(*command).error()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not [*larger.parent.iterdir()]
+
+
+def test_held_out_text_that_cannot_be_read_is_an_error(seq2seq: Command, tmp_path: Path):
+    (tmp_path / "in.tsv").write_text("1\tA house\tx\tEin Haus\n2\tA tree\tx\tEin Baum\n")
+    (tmp_path / "test.tsv").write_text("Ein Haus\tA house\n")
+    command = ("clean", tmp_path / "in.tsv", "--fields", 4, 2, "-o", tmp_path / "out.tsv")
+    assert "needs column 4, has 2" in seq2seq(*command, "--against", tmp_path / "test.tsv").error()
+    (tmp_path / "none.tsv").write_text("")
+    assert "none.tsv has no lines" in seq2seq(*command, "--against", tmp_path / "none.tsv").error()
+    assert not (tmp_path / "out.tsv").exists()
+
+
+def test_fields_are_columns_of_held_out_text_of_the_same_format(seq2seq: Command, tmp_path: Path):
+    rows = [{"de": "Ein Haus", "en": "A house"}, {"de": "Ein Baum", "en": "A tree"}]
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "same.jsonl").write_text(json.dumps(rows[1]) + "\n")
+    (tmp_path / "test.tsv").write_text("Ein Haus\tA house\n")
+    against = ("--against", tmp_path / "test.tsv", "--against", tmp_path / "same.jsonl")
+    command = ("clean", tmp_path / "in.jsonl", "--fields", "de", "en", "--dry-run", "--json")
+    assert json.loads(seq2seq(*command, *against).ok().stdout)["kept"] == 0
+    assert json.loads(seq2seq(*command, *against[:2]).ok().stdout)["kept"] == 1
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -215,6 +215,8 @@ def test_an_exported_run_comes_back(exported: Path, tmp_path: Path, seq2seq: Com
     config = load_config(run / "config.yaml")
     assert (config.data.languages.src, config.data.languages.tgt) == ("de", "en")
     assert (config.decoding.beam_size, config.decoding.length_penalty) == (4, 0.2)
+    back = seq2seq("export", run, "--format", "ctranslate2", "-o", tmp_path / "back").ok()
+    assert "greedy translations of made-up lines are equal" in back.stdout
 
 
 def test_rotary_models_and_tags_come_back(tmp_path: Path, seq2seq: Command) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +116,13 @@ def test_interruptions_in_every_stage_change_nothing(config, seq2seq, diversifie
     for name in ("forward", "backward"):
         pairs = f"diversified/{name}/distilled/pairs.jsonl"
         assert (output / pairs).read_bytes() == (diversified / pairs).read_bytes()
+
+
+def test_a_finished_folder_may_be_moved(config, seq2seq, diversified, tmp_path):
+    moved = shutil.copytree(diversified, tmp_path / "moved")
+    again = seq2seq("diversify", config, "--output", moved, *ONE).ok()
+    assert again.stdout == seq2seq("diversify", config, "--output", diversified, *ONE).ok().stdout
+    assert differing_results(moved, diversified) == []
 
 
 def edited(change: Callable[[dict], object], config: Path) -> Path:
