@@ -5,7 +5,7 @@ A field defines the default of its option, which is written nowhere else; its de
 error messages.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field
@@ -126,6 +126,17 @@ class ModelConfig(Section):
     @property
     def has_dropout(self) -> bool:
         return any((self.dropout, self.attention_dropout, self.activation_dropout))
+
+    def unknown_option(self, known: Mapping[str, Collection[object] | None]) -> str | None:
+        """Return the first option that is not known with its value, or None.
+
+        `known`: the known values by option, None for all values.
+        """
+        for option, value in self:
+            values = known.get(option, ())
+            if values is not None and value not in values:
+                return f"model.{option} is {str(value).lower()}"
+        return None
 
     @classmethod
     def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:

@@ -73,16 +73,6 @@ def most_bytes() -> float:
 
 
 @contextmanager
-def in_use(folder: Path) -> Iterator[None]:
-    """Keep other processes from removing the store while the block runs."""
-    descriptor = lock(folder)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
 def writing(key: str) -> Iterator[None]:
     """Wait until no other process, such as another one of this training, writes the store."""
     path = cache_folder() / f"{_WRITING}{key}"

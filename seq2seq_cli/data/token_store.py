@@ -33,7 +33,6 @@ from seq2seq_cli.data.cache import (
     FACTS,
     PART,
     cache_folder,
-    in_use,
     key_of,
     lock,
     make_room,
@@ -371,7 +370,8 @@ def _write_segment(chunks: Iterable[TokenizedChunk], folder: Path) -> None:
     too_long = 0
     try:
         (part / FACTS).touch()  # which is locked
-        with naming(part), in_use(part), ExitStack() as files:
+        with naming(part), ExitStack() as files:
+            files.callback(os.close, lock(part))
             src, tgt = (_SideWriter(part, side, files) for side in SIDES)
             for chunk in chunks:
                 src.add(chunk.src)

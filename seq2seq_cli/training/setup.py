@@ -155,11 +155,17 @@ def preprocess(config: Config, number: int, num_shards: int) -> tuple[int, int]:
     """
     data, text = config.data, config.train_text
     if config.tokenizer.reuse is None:
-        counts, *_ = cached_counts(text, [*config.held_out.values()], data.on_bad_line)
-        num_pairs = counts.pairs // text.num_directions
-        config = with_vocab_size(with_preset(config, num_pairs), num_pairs)
+        config = resolved(config)
     tokenizers = load_or_fit_tokenizers(config, None)
     return write_segments(text, tokenizers, data.on_bad_line, data.max_length, number, num_shards)
+
+
+def resolved(config: Config) -> Config:
+    """Return the config with all values that depend on the number of pairs of the training text."""
+    text, held_out = config.train_text, [*config.held_out.values()]
+    counts, *_ = cached_counts(text, held_out, config.data.on_bad_line)
+    num_pairs = counts.pairs // text.num_directions
+    return with_vocab_size(with_preset(config, num_pairs), num_pairs)
 
 
 def load_or_fit_tokenizers(config: Config, folder: RunFolder | None) -> Tokenizers:

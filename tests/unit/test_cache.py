@@ -78,8 +78,8 @@ def test_store_in_use_by_any_process_is_not_evicted(tmp_path, cache, tokenizers,
     gc.collect()
     allow(monkeypatch, 0, size_of(cache / free))
     code = (
-        "import sys\nfrom pathlib import Path\nfrom seq2seq_cli.data.cache import in_use\n"
-        "with in_use(Path(sys.argv[1])):\n    print('held', flush=True)\n    input()\n"
+        "import sys\nfrom pathlib import Path\nfrom seq2seq_cli.data.cache import lock\n"
+        "lock(Path(sys.argv[1]))\nprint('held', flush=True)\ninput()\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     command = [sys.executable, "-c", code, str(cache / theirs)]

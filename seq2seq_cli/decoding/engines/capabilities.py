@@ -1,10 +1,11 @@
 """What an engine or an export that repeats the model's arithmetic can represent.
 
-Anything else is rejected: each lists the modules and the options of section `model` that it knows.
+Anything else is rejected: each lists the modules that it knows, and the options of section `model`
+(`ModelConfig.unknown_option`).
 The plain engine runs the model's own code, which is right for every model.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,16 +39,9 @@ class Capabilities:
 
     modules: Collection[type[nn.Module]]  # a subclass is another one: it may compute another thing
     activations: Collection[type[nn.Module]] | None  # None: it calls the model's own
-    # Of section `model`, with their values; None: all values, or not checked here.
-    options: Mapping[str, Collection[object] | None] | None = None
 
     def missing(self, model: Transformer) -> str | None:
-        """Return the first option or module that is not known, or None."""
-        if self.options is not None:
-            for option, value in model.config:
-                values = self.options.get(option, ())
-                if values is not None and value not in values:
-                    return f"model.{option} is {value}"
+        """Return the first module that is not known, or None."""
         for name, module in model.named_modules():
             known: Collection[type[nn.Module]] | None = self.modules
             if name.endswith("feed_forward.activation"):

@@ -71,16 +71,19 @@ def model_code_hash(package: Path) -> str | None:
 
 def unsupported(config: ModelConfig, precision: Precision) -> str | None:
     """Return the reason why the library cannot compute a model without asking PyTorch, or None."""
-    if precision not in native.precisions():
-        return f"it was not compiled, or the processor lacks instructions for {precision}"
-    for option, value in config:
-        values = OPTIONS.get(option, ())
-        if values is not None and value not in values:
-            return f"model.{option} is {value}"
+    if reason := unsupported_option(config, precision):
+        return reason
     package = Path(seq2seq_cli.__file__).parent
     if model_code_hash(package) not in (MODEL_CODE, None):
         return f"the code in {package / 'model'} has been edited"
     return None
+
+
+def unsupported_option(config: ModelConfig, precision: Precision) -> str | None:
+    """Return why the library cannot compute in this precision or with these options, or None."""
+    if precision not in native.precisions():
+        return f"it was not compiled, or the processor lacks instructions for {precision}"
+    return config.unknown_option(OPTIONS)
 
 
 def parameter_shapes(

@@ -70,11 +70,7 @@ class Format(ABC):
         other = [kind for kind in kinds if not TOKENIZER_KINDS[kind].is_sentencepiece]
         if self.needs_sentencepiece and other and not has_imported_kind(config):
             return f"tokenizer.kind {other[0]} is not SentencePiece's"
-        for name, value in config.model:
-            known = self.model_options.get(name, ())
-            if known is not None and value not in known:
-                return f"model.{name} is {str(value).lower()}"
-        return None
+        return config.model.unknown_option(self.model_options)
 
     def capabilities(self) -> "Capabilities":
         """Return which modules `write` can write; a model with others is refused."""

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seq2seq_cli.config.loader import config_yaml, load_config
-from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.data.cache import cached_counts
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.tune.proposals import propose
 from seq2seq_cli.extras.tune.results import best_config, write_best
@@ -17,11 +15,11 @@ from seq2seq_cli.extras.tune.space import own_values, search_space
 from seq2seq_cli.extras.tune.study import StopTrial, Study, Trial, record_of
 from seq2seq_cli.files import locked, write_atomic
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.tokenizers.vocabulary import with_vocab_size
 from seq2seq_cli.training.checkpoints.manifest import text_hashes
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.parallel.launcher import launch_each
 from seq2seq_cli.training.run import Hooks
+from seq2seq_cli.training.setup import resolved
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +38,7 @@ def tune(config: Config, folder: Path, hours: float, searched: Sequence[str]) ->
     if RunFolder(folder).exists and not record_of(folder).exists():
         raise UserError(f"{folder} is a run already: choose another --output")
     with locked(folder):
-        study = open_study(folder, resolved(config), searched)
+        study = open_study(folder, resolved(config), searched)  # trials keep the preset's values
         while (left := _HOUR * hours - study.seconds) > 0:
             if (trial := next_trial(study)) is None:
                 logger.info("all combinations were tried, or none of the others can be trained")
@@ -56,14 +54,6 @@ def tune(config: Config, folder: Path, hours: float, searched: Sequence[str]) ->
             )
         write_best(study)
         return study
-
-
-def resolved(config: Config) -> Config:
-    """Return the config with the values of its preset, which trials must not change."""
-    text, held_out = config.train_text, [*config.held_out.values()]
-    counts, *_ = cached_counts(text, held_out, config.data.on_bad_line)
-    num_pairs = counts.pairs // text.num_directions
-    return with_vocab_size(with_preset(config, num_pairs), num_pairs)
 
 
 def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
