@@ -186,8 +186,7 @@ def _hash(versions: Sequence[tuple[Path, int, float]]) -> str:
     for path, size, _ in versions:
         digest.update(f"{size} ".encode())
         with naming(path), path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)  # which it adds to
     return digest.hexdigest()
 
 

@@ -40,6 +40,8 @@ class Tokenizer(ABC):
     tokens and the features.
     """
 
+    is_quoted = True  # whether ▁ in text is quoted before it is split, and unquoted after it
+
     def __init__(
         self, model: bytes, pieces: Sequence[str], shared_with: "Tokenizer | None" = None
     ) -> None:
@@ -91,11 +93,11 @@ class Tokenizer(ABC):
         """The kind, which with `tokenizer.reuse` may differ from the config's."""
 
     @classmethod
-    @abstractmethod
     def learn(
         cls, lines: Iterable[str], config: TokenizerConfig, side: Side, features: Sequence[str]
     ) -> "Tokenizer":
-        """See `fit`."""
+        """See `fit`; not for kinds that only imported models have."""
+        raise AssertionError("the config refuses to learn this kind")
 
     @abstractmethod
     def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
@@ -242,10 +244,7 @@ class Tokenizer(ABC):
                 surfaces.append("")
             else:
                 surfaces.append(self._pieces[token].replace(quoting.SPACE, " "))
-        return list(self._unquote_parts(surfaces))
-
-    def _unquote_parts(self, parts: Iterable[str]) -> Iterator[str]:
-        return quoting.unquote_parts(parts)
+        return list(quoting.unquote_parts(surfaces)) if self.is_quoted else surfaces
 
 
 def _class_of(kind: TokenizerKind) -> type[Tokenizer]:

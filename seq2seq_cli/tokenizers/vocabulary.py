@@ -116,19 +116,16 @@ def with_vocab_size(config: Config, num_pairs: int) -> Config:
     asked = tokenizer.vocab_size
     if "auto" not in (asked.src, asked.tgt):
         return config
+    sizes: dict[Side, int]
     if tokenizer.reuse is not None:
         reused = fit_tokenizers(config.train_text, tokenizer, config.data.on_bad_line)
-        found = VocabSizes(src=len(reused.src), tgt=len(reused.tgt))
+        sizes = {"src": len(reused.src), "tgt": len(reused.tgt)}
     elif tokenizer.shared:
-        size = _vocab_size(config, num_pairs, *SIDES)
-        found = VocabSizes(src=size, tgt=size)
+        sizes = dict.fromkeys(SIDES, _vocab_size(config, num_pairs, *SIDES))
     else:
-        src, tgt = (
-            _vocab_size(config, num_pairs, side) if asked.of(side) == "auto" else asked.of(side)
-            for side in SIDES
-        )
-        found = VocabSizes(src=src, tgt=tgt)
-    return config.updated(tokenizer={"vocab_size": asked.resolve(found)})
+        asking = (side for side in SIDES if asked.of(side) == "auto")
+        sizes = {side: _vocab_size(config, num_pairs, side) for side in asking}
+    return config.updated(tokenizer={"vocab_size": asked.resolve(VocabSizes(**sizes))})
 
 
 def _vocab_size(config: Config, num_pairs: int, *sides: Side) -> int:

@@ -6,13 +6,12 @@ the SentencePiece model that splits the text.
 
 import functools
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from seq2seq_cli.config.tokenizer import TokenizerConfig
-from seq2seq_cli.config.types import Side, TokenizerKind
+from seq2seq_cli.config.types import TokenizerKind
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.text import quoting
 from seq2seq_cli.tokenizers.sentencepiece_tokenizer import (
@@ -71,7 +70,7 @@ class SpmVocabTokenizer(Tokenizer):
             raise UserError("the vocabulary of this tokenizer is damaged") from None
         if mistake := self._entries.mistake():
             raise UserError(f"the vocabulary of this tokenizer is damaged: {mistake}")
-        self.spm = spm
+        self.spm, self.is_quoted = spm, self._entries.quoted
         self._processor, self._spm_pieces = open_model(spm)
         super().__init__(model, self._entries.pieces, shared_with)
         apart = {*SPECIAL_PIECES, *self._entries.tags}
@@ -99,17 +98,6 @@ class SpmVocabTokenizer(Tokenizer):
     @property
     def kind(self) -> TokenizerKind:
         return "spm_vocab"
-
-    @property
-    def is_quoted(self) -> bool:
-        """Whether text is quoted before SentencePiece gets it, and unquoted after it."""
-        return self._entries.quoted
-
-    @classmethod
-    def learn(
-        cls, lines: Iterable[str], config: TokenizerConfig, side: Side, features: Sequence[str]
-    ) -> Self:
-        raise AssertionError("the config refuses to learn this kind")
 
     def split_tag(self, text: str) -> tuple[str | None, str]:
         """Return the tag that a line begins with, and the rest."""
@@ -175,9 +163,6 @@ class SpmVocabTokenizer(Tokenizer):
         if not self._tag_ids.isdisjoint(ids):  # which add nothing, as BOS does
             ids = [BOS_ID if token in self._tag_ids else token for token in ids]
         return super().surfaces(ids)
-
-    def _unquote_parts(self, parts: Iterable[str]) -> Iterator[str]:
-        return super()._unquote_parts(parts) if self.is_quoted else iter(parts)
 
     def spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
         text = quoting.normalize_spaces(text)

@@ -44,8 +44,7 @@ def with_quoting(model: bytes) -> bytes:
 def compiled_rules(rules: Mapping[str, str]) -> bytes:
     """Have SentencePiece compile rules, by training a model of one letter with them."""
     config = TokenizerConfig.model_validate({"kind": "char", "vocab_size": 8})
-    charsmap: bytes = parsed(model_with_rules(rules, config)).normalizer_spec.precompiled_charsmap
-    return charsmap
+    return parsed(model_with_rules(rules, config)).normalizer_spec.precompiled_charsmap
 
 
 def rules_in(charsmap: bytes) -> Iterator[tuple[str, str]]:

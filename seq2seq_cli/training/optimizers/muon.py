@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -46,8 +46,7 @@ class MuonWithAdamW(Optimizer):
         self._adamw.state = self.state
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        assert closure is None, "the gradients are there already"
+    def step(self) -> None:  # type: ignore[override]
         self._adamw.step()
         by_shape = defaultdict(list)
         group = self.param_groups[0]

@@ -8,7 +8,7 @@ The authors' package keeps no x: it computes x from y and z, and y again from x 
 rounded, so that a run that resumes from x would not go on as it was.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -37,15 +37,12 @@ class ScheduleFreeAdamW(Optimizer):
         lr: float,
         betas: tuple[float, float],
         eps: float,
-        weight_decay: float = 0.0,
     ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, defaults)
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """Make a step along the gradients, whose tensors it overwrites."""
-        assert closure is None, "the gradients are there already"
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
