@@ -150,7 +150,7 @@ def _report(output: Path, written: Sequence[Path], config: "Config") -> None:
 
 def _write_example(folders: Sequence[Path], *, yes: bool) -> None:
     """Write the quickstart to a folder, and print how to train and use it."""
-    from seq2seq_cli.commands.init.example_files import example_files
+    from seq2seq_cli.commands.init.init import example_files
 
     if len(folders) > 1:
         raise UserError("--example writes to one folder")
@@ -190,14 +190,13 @@ def _ask(question: str, suggested: object, parse: Callable[[str], Answer]) -> An
             raise typer.BadParameter(str(error)) from None
 
     try:
-        answer: Answer = typer.prompt(question, str(suggested), value_proc=parsed)
+        return typer.prompt(question, str(suggested), value_proc=parsed)
     except typer.Abort:
         if sys.stdin.isatty():  # Ctrl-C or Ctrl-D
             raise
         raise UserError(
             "the input ended before all questions were answered: use options, or --yes"
         ) from None
-    return answer
 
 
 def _text_or_size(

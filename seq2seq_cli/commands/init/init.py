@@ -25,6 +25,9 @@ from seq2seq_cli.text.scripts import CONTROL, REPLACEMENT, main_scripts, script_
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
 
+# The quickstart, for users without a clone: links to `configs/` and `data/`, and files in a wheel.
+_EXAMPLE = Path(__file__).parent / "example"
+
 _HELD_OUT = 1_000  # maximum number of pairs to hold out
 _HELD_OUT_SHARE = 20  # hold out at most one pair in this many
 _SAMPLE = 10_000  # lines in which scripts and words are counted
@@ -432,3 +435,13 @@ def _as_given(text: ParallelText) -> dict[str, Any]:
     if "features" in given:
         given["features"] = as_number(given["features"])
     return given
+
+
+def example_files(folder: Path) -> dict[Path, bytes]:
+    """Return the files that `init --example` writes to a folder, with their content."""
+    sources = (
+        path
+        for name in ("configs", "data/quickstart")
+        for path in sorted((_EXAMPLE / name).iterdir())
+    )
+    return {folder / path.relative_to(_EXAMPLE): path.read_bytes() for path in sources}
