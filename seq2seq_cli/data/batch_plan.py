@@ -77,10 +77,13 @@ def plan_epoch(
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
-def bucket_by_length(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) -> Plan:
+def bucket_by_length(
+    src_lengths: Sequence[int] | Ids, tgt_lengths: Sequence[int] | Ids, tokens_per_batch: int
+) -> Plan:
     """Return batches of pairs of similar length, longest first, without randomness."""
-    order = _by_length(src_lengths, tgt_lengths)[::-1]
-    return _split_into_batches(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
+    src, tgt = (np.asarray(lengths, np.int32) for lengths in (src_lengths, tgt_lengths))
+    order = _by_length(src, tgt)[::-1]
+    return _split_into_batches(order, np.maximum(src, tgt)[order], tokens_per_batch)
 
 
 def regroup(

@@ -65,7 +65,7 @@ def search(
     def translate(numbers: Sequence[int], threads: int) -> list[list[Hypothesis]]:
         return _search_batch(models, [requests[i] for i in numbers], config, text_of, threads)
 
-    lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
+    lengths = [len(request.src) for request in requests]
     most = min(config.tokens_per_batch, _MOST_TOKENS)
     batches = bucket_by_length(lengths, lengths, most // config.width)
     return _in_order(batches, translate, threads)
@@ -162,9 +162,7 @@ def score(
     def score_some(numbers: Sequence[int], threads: int) -> list[GivenScore]:
         return _score_batch(models, [pairs[i] for i in numbers], with_attention, threads)
 
-    src_lengths, tgt_lengths = (
-        np.array([len(pair[side]) + 1 for pair in pairs], dtype=np.int32) for side in (0, 1)
-    )
+    src_lengths, tgt_lengths = ([len(pair[side]) + 1 for pair in pairs] for side in (0, 1))
     batches = bucket_by_length(src_lengths, tgt_lengths, tokens_per_batch)
     return _in_order(batches, score_some, threads)
 

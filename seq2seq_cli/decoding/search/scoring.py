@@ -6,7 +6,6 @@ B sentences, S source positions, T target positions, V target vocabulary.
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,9 +32,7 @@ def score_given(
     NotFiniteError for NaN and infinity.
     """
     scores = [NOT_SCORED] * len(pairs)
-    src_lengths, tgt_lengths = (
-        np.array([len(pair[side]) + 1 for pair in pairs], dtype=np.int32) for side in (0, 1)
-    )
+    src_lengths, tgt_lengths = ([len(pair[side]) + 1 for pair in pairs] for side in (0, 1))
     for batch in bucket_by_length(src_lengths, tgt_lengths, tokens_per_batch):
         src_BS = padded_ids([[*pairs[i][0], EOS_ID] for i in batch]).to(models[0].device)
         tgt_BT = padded_ids([[BOS_ID, *pairs[i][1], EOS_ID] for i in batch]).to(models[0].device)

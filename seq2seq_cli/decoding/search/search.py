@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 
 from seq2seq_cli.config.decoding import DecodingConfig
@@ -36,7 +35,7 @@ def search(
         threads = torch.get_num_threads()
         return native_search.search([decoder.native_model], requests, config, text_of, threads)
     width = config.n_best if config.sampling else config.width
-    lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
+    lengths = [len(request.src) for request in requests]
     results: list[list[Hypothesis]] = [[] for _ in requests]
     for numbers in bucket_by_length(lengths, lengths, config.tokens_per_batch // width):
         batch_requests = [requests[i] for i in numbers]

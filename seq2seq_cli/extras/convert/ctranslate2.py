@@ -37,6 +37,7 @@ from seq2seq_cli.extras.convert.foreign import (
 from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SPECIAL_PIECES
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
+from seq2seq_cli.weight_file import StoredTensor, as_float32
 
 _VERSIONS = range(3, 7)
 _TYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
@@ -240,9 +241,8 @@ def _variable(file: _Bytes, version: int) -> NDArray[Any]:
     if math.prod(shape) * item != num_bytes:
         raise damaged(file.path, "a variable has another size than its shape")
     data = file.take(num_bytes)
-    if dtype == "bfloat16":  # the upper half of fp32
-        halves = np.frombuffer(data, "<u2").astype(np.uint32) << 16
-        return halves.view(np.float32).reshape(shape)
+    if dtype == "bfloat16":
+        return as_float32(StoredTensor(dtype, tuple(shape), data))
     return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(shape)
 
 

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.data.batch_plan import pad_rows
 from seq2seq_cli.decoding.backends import load_backend
 from seq2seq_cli.decoding.requests import Request
 from seq2seq_cli.decoding.translator import Translator
@@ -117,11 +118,10 @@ def _own_rows(order: Order) -> list[int]:
     return [number for number in rows if not (order.is_start_copied and number == BOS_ID)]
 
 
-def _padded(rows: Sequence[Sequence[int | None]], value: int) -> Any:
+def _padded(rows: Sequence[Sequence[Any]], value: int) -> Any:
     import torch
 
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+    return torch.from_numpy(pad_rows(rows, value))
 
 
 def verify_marian(

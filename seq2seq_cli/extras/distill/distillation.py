@@ -89,7 +89,12 @@ def distill(task: Task) -> dict[str, Any]:
         pairs = hash_of_files([pairs_record(task)])
         inputs = {"config": config.model_dump(mode="json"), "pairs": pairs}
         Stage(folder / "student.json", inputs).finish(lambda: train_student(config, task.output))
-        report = Stage(folder / "report.json", report_inputs(task, valid))
+        scored = {  # what the scores of the report depend on
+            "teacher": described(_searching(task.teacher)),
+            "student": hash_of_files([run.model]),
+            "held_out": text_inputs(valid),
+        }
+        report = Stage(folder / "report.json", scored)
         return report.finish(lambda: ([], make_report(task, teacher, valid, source, translations)))
 
 
@@ -264,15 +269,6 @@ def train_student(
     """Train a model, from the run `source` if it is given, or go on with it."""
     train(config, run_dir, source=None if RunFolder(run_dir).exists else source)
     return [RunFolder(run_dir).model], {}
-
-
-def report_inputs(task: Task, valid: ParallelText) -> Facts:
-    """Return everything that the scores of the report depend on."""
-    return {
-        "teacher": described(_searching(task.teacher)),
-        "student": hash_of_files([RunFolder(task.output).model]),
-        "held_out": text_inputs(valid),
-    }
 
 
 def _searching(job: Job) -> Job:

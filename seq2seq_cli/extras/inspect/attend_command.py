@@ -1,7 +1,7 @@
 """The command attend: shows the attention of a trained model in given sentences."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -141,8 +141,11 @@ def attend(
     files: dict[Path, bytes] = {}
     for path in paths:
         files |= files_of(path, studies, figure)
-    numbered = files.keys() - {*paths}
-    _write(files, () if force else numbered)
+    for path in () if force else files.keys() - {*paths}:  # the numbered ones
+        check_empty(path)
+    for path, content in files.items():
+        write_atomic(path, content)
+        typer.echo(f"wrote {printable(str(path))}")
 
 
 def _load(
@@ -157,14 +160,6 @@ def _load(
         Translator.load(run, device, search, which=model, exact=True, with_pytorch=True)
         for run in runs
     ]
-
-
-def _write(files: Mapping[Path, bytes], must_be_empty: Iterable[Path]) -> None:
-    for path in must_be_empty:
-        check_empty(path)
-    for path, content in files.items():
-        write_atomic(path, content)
-        typer.echo(f"wrote {printable(str(path))}")
 
 
 def _study(

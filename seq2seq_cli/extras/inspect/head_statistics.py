@@ -131,8 +131,8 @@ def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair
 
 def batches_of(pairs: Sequence[TokenPair], device: torch.device) -> list[SampleBatch]:
     """Return the pairs in batches of similar length."""
-    src_lengths = np.array([len(pair.src_ids) + 1 for pair in pairs], dtype=np.int32)
-    tgt_lengths = np.array([len(pair.tgt) + 1 for pair in pairs], dtype=np.int32)
+    src_lengths = [len(pair.src_ids) + 1 for pair in pairs]
+    tgt_lengths = [len(pair.tgt) + 1 for pair in pairs]
     batches = []
     for indices in bucket_by_length(src_lengths, tgt_lengths, _TOKENS_PER_BATCH):
         chosen = [pairs[i] for i in indices]

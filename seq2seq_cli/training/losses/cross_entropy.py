@@ -97,9 +97,7 @@ def sequence_loss(
     pass, while a chunk's probabilities are in memory. Under autocast the products are in its type.
     Has no second derivatives.
     """
-    loss: Tensor
-    loss, _ = FusedLoss.apply(states_RD, projection_VD, labels_R, label_smoothing)  # type: ignore[no-untyped-call]
-    return loss
+    return FusedLoss.apply(states_RD, projection_VD, labels_R, label_smoothing)[0]  # type: ignore[no-untyped-call]
 
 
 class FusedLoss(torch.autograd.Function):
