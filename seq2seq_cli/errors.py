@@ -75,7 +75,7 @@ def installed_as() -> str:
 
 @contextlib.contextmanager
 def missing_packages_reported() -> Iterator[None]:
-    """Raise UserError where code needs a package that `seq2seq-runtime` is installed without."""
+    """Raise UserError where code needs a package that `seq2seq-runtime` does not install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -108,8 +108,10 @@ def main() -> NoReturn:
         try:
             sys.stdout.flush()
         except OSError as error:
-            if not status:
-                status = 141 if isinstance(error, BrokenPipeError) else 2
+            if isinstance(error, BrokenPipeError):
+                status = status or 141
+            elif not status:
+                status = 2
                 with contextlib.suppress(OSError):
                     typer.echo(f"error: {of_system(error)}", err=True)
         with contextlib.suppress(OSError):
@@ -131,10 +133,14 @@ def _open_standard_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode))
     out = sys.stdout
-    if isinstance(out, io.TextIOWrapper):
+    binary = getattr(out, "buffer", None)
+    raw = getattr(binary, "raw", binary)  # which is unbuffered with python -u
+    if isinstance(out, io.TextIOWrapper) and type(raw) is io.FileIO:
         sys.__stdout__ = out  # type: ignore[misc]  # which would close its descriptor
-        named = io.BufferedWriter(_Stdout(out.fileno(), "w", closefd=False))
-        sys.stdout = io.TextIOWrapper(named, out.encoding, out.errors, None, out.line_buffering)
+        named = _Stdout(out.fileno(), "w", closefd=False)
+        flush = (out.line_buffering, out.write_through)
+        binary = named if raw is binary else io.BufferedWriter(named)
+        sys.stdout = io.TextIOWrapper(binary, out.encoding, out.errors, None, *flush)
 
 
 @app.callback(invoke_without_command=True)

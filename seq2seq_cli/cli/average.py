@@ -39,7 +39,8 @@ def average(
         bool,
         typer.Option(
             "--force",
-            help="Replace the run's model even if the average is worse, or a non-empty output.",
+            help="Replace the run's model even if the average is worse; with --output, overwrite a "
+            "file that is not empty.",
         ),
     ] = False,
     device: options.Device = None,

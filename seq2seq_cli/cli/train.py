@@ -45,7 +45,7 @@ def train(
     overrides: options.Overrides = None,
     device: options.Device = None,
 ) -> None:
-    """Train a model; the same command resumes an interrupted run."""
+    """Train a model; rerun the command to resume an interrupted run."""
     loaded = options.load_config_file(config, overrides, device)
     from seq2seq_cli.training.ensemble import train_ensemble
     from seq2seq_cli.training.loop import train as train_model

@@ -215,8 +215,8 @@ class TrainingConfig(Section):
     label_smoothing: Probability = 0.1
     """Label smoothing: probability mass spread evenly over the vocabulary."""
     ema_decay: Probability | None = None
-    """Decay of an exponential moving average (EMA) of the weights, refreshed after every update:
-    min(ema_decay, (1 + step) / (10 + step)); 0.999 suits most runs. Validation then scores the EMA
+    """Decay of an exponential moving average (EMA) of the weights; at each update it is
+    min(ema_decay, (1 + step) / (10 + step)). 0.999 suits most runs. Validation then scores the EMA
     weights, and the best model holds them. null: no EMA."""
     subword_sampling: Annotated[
         SubwordSampling,

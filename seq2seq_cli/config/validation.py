@@ -65,9 +65,9 @@ class ValidationConfig(Section):
     """By how much a model may become worse on data.general than before training, in units of
     metric."""
     keep_best: Free[PositiveInt] = 1
-    """Number of best models to keep. Several are kept in best/, for translate --model STEP,
-    and their average is scored at the end of the run; it becomes the run's model if it is better.
-    """
+    """Number of best models to keep. If there are several, they are in best/, for translate --model
+    STEP, and their average is scored at the end of the run; it becomes the run's model if it is
+    better."""
     samples: Free[NonNegativeInt] = 5
     """Number of translations that each validation logs with their references."""
     attention: Free[bool] = False

@@ -19,7 +19,7 @@ _MESSAGES = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_
 def split_batches(batches: Iterable[Batch], too_large: Sequence[BatchShape]) -> list[Batch]:
     """Return the same pairs in batches that are not known to be too large.
 
-    A batch is split in halves if it has at least as many sentences as one that ran out of memory,
+    A batch is split in half if it has at least as many sentences as one that ran out of memory,
     and is at least as long.
     """
     parts = []

@@ -187,7 +187,7 @@ def config_to_resume(
             continue
         if _is_path_of_same_text(name, begun, config, changed_text):
             continue
-        if name == "tokenizer.reuse" and _has_same_vocabulary(folder, config):
+        if name == "tokenizer.reuse" and old is not None and _has_same_vocabulary(folder, config):
             continue
         if policy == "ask" and any(_is_within(name, key) for key in allow_changed):
             continue

@@ -569,7 +569,11 @@ def test_vocabulary_can_be_reused(config, whole, seq2seq, tmp_path):
     assert seq2seq("train", config, "--run-dir", tmp_path / "b", *missing).exit_code == 2
     moved = shutil.copytree(whole, tmp_path / "moved")
     again = ("train", config, "--run-dir", run, *option("max_steps", 9))
-    seq2seq(*again, "--set", f"tokenizer.reuse={moved}").ok()
+    away = whole.rename(tmp_path / "away")
+    try:
+        seq2seq(*again, "--set", f"tokenizer.reuse={moved}").ok()
+    finally:
+        away.rename(whole)
     other = shutil.copytree(whole, tmp_path / "other")
     (other / "src.model").write_bytes((whole / "tgt.model").read_bytes())
     message = seq2seq(*again, "--set", f"tokenizer.reuse={other}").error()

@@ -4,7 +4,6 @@ Memory grows by 20 bytes per line (hashes and length ratios), temporarily by abo
 """
 
 import itertools
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +33,8 @@ SHARED_RULES = ("copy", "ratio")  # of `clean`, which are also findings
 
 _EXAMPLES = 3
 _COLUMNS = 72  # of an example
+_COLUMNS_OF_A_REASON = 500  # with the path of the file
 _LINES_AT_ONCE = 20_000  # of which the first say what is usual, as for `clean`
-
-_PLACE = re.compile(r"^.*?, line [\d,]+(, [a-z]+ [\d,]+)?: ")  # of an unreadable line
 
 _DEFECTS: dict[str, Callable[[str], bool]] = {  # of a side
     "mojibake": looks_like_mojibake,
@@ -59,10 +57,10 @@ class Finding:
     count: int = 0
     examples: list[Example] = field(default_factory=list)  # the first lines
 
-    def add(self, line: int, *sides: str) -> None:
+    def add(self, line: int, *sides: str, columns: int = _COLUMNS) -> None:
         self.count += 1
         if len(self.examples) < _EXAMPLES:
-            columns = _COLUMNS // len(sides)
+            columns //= len(sides)
             text = " → ".join(truncate_for_terminal(side, columns) for side in sides)
             self.examples.append(Example(line, text))
 
@@ -129,7 +127,7 @@ def audit_text(
             if isinstance(entry, BadLineError):
                 if data.on_bad_line == "error":
                     raise entry
-                findings["unreadable"].add(line, _PLACE.sub("", str(entry), 1))
+                findings["unreadable"].add(line, str(entry), columns=_COLUMNS_OF_A_REASON)
             elif entry.is_empty:
                 findings["empty"].add(line, entry.src, entry.tgt)
             else:

@@ -34,13 +34,7 @@ from seq2seq_cli.extras.clean.rules import (
 )
 from seq2seq_cli.extras.clean.seen_hashes import Hashes, SeenHashes, hashes_of
 from seq2seq_cli.processes import ordered_pool
-from seq2seq_cli.text.corpus import (
-    BadLineError,
-    Pair,
-    read_entries,
-    read_pairs,
-    readable_pairs,
-)
+from seq2seq_cli.text.corpus import BadLineError, Pair, read_entries, readable_pairs
 
 UNREADABLE, LANGUAGE = "unreadable", "language"
 HELD_OUT, DUPLICATE, NEAR_DUPLICATE = "held_out", "duplicate", "near_duplicate"
@@ -205,15 +199,18 @@ class _Sorter:
 
 
 def _hashes_of_sources(text: ParallelText | None) -> SeenHashes:
-    """Return hashes of the sources of a held-out text; raises UserError if no line can be read."""
+    """Return hashes of the sources of a held-out text.
+
+    Raises UserError if no line of one of its corpora can be read.
+    """
     seen = SeenHashes()
-    if text is not None:
-        batch = None
-        for batch in batches_of(readable_pairs(text, "skip")):
+    for corpus in text.corpora if text is not None else ():
+        part, batch = ParallelText((corpus,)), None
+        for batch in batches_of(readable_pairs(part, "skip")):
             seen.add(hashes_of(Side([pair.src for pair in _pairs(batch)], Characters()).keys))
         if batch is None:
-            next(read_pairs(text), None)  # which says why
-            raise UserError(f"{text.name} has no lines")
+            reason = next(read_entries(part), "it has no lines")
+            raise UserError(f"--against {part.name}: no line can be read: {reason}")
     return seen
 
 
@@ -243,11 +240,16 @@ def judged(
             taken.append(batch)
             yield _pairs(batch)
 
+    def with_batches(verdicts: Iterable[Judged]) -> Iterator[tuple[list[Numbered], Judged]]:
+        for verdict in verdicts:
+            yield taken.popleft(), verdict
+        assert not taken, "every batch has verdicts"
+
     if num_processes == 1:
-        yield ((taken.popleft(), verdict) for verdict in map(_Judge(job), pairs()))
+        yield with_batches(map(_Judge(job), pairs()))
         return
     with ordered_pool(num_processes, _Judge, job) as judge_all:
-        yield ((taken.popleft(), verdict) for verdict in judge_all(pairs()))
+        yield with_batches(judge_all(pairs()))
 
 
 def _pairs(batch: Sequence[Numbered]) -> list[Pair]:

@@ -13,7 +13,7 @@ from seq2seq_cli.console import counted, printable, table
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
-    from seq2seq_cli.config.text import ParallelText
+    from seq2seq_cli.config.text import Corpus, ParallelText
     from seq2seq_cli.extras.clean.cleaner import Report, Settings
 
 _COLUMNS = 60  # of a side of an example
@@ -190,17 +190,22 @@ def _text_of(
 def _held_out_text(
     against: list[Path], files: list[Path], fields: tuple[str, str] | None, features: str | None
 ) -> "ParallelText":
-    """Return a text whose files have the fields of the text to clean if they have its format."""
+    """Return held-out text: with the fields of the text to clean where the formats are equal.
+
+    Formats without fields by default have them, too.
+    """
     from seq2seq_cli.config.text import PAIRS_FORMATS, ParallelText
 
-    formats = {_format(file) for file in files}
     if not all(_format(file) in PAIRS_FORMATS for file in against):
         return _text_of(against, fields, features)
-    texts = [
-        _text_of([file], *((fields, features) if _format(file) in formats else (None, None)))
-        for file in against
-    ]
-    return ParallelText(tuple(corpus for text in texts for corpus in text.corpora))
+    formats = {_format(file) for file in files}
+    corpora: list[Corpus] = []
+    for file in against:
+        is_alike = _format(file) in formats
+        needs_fields = PAIRS_FORMATS[_format(file)] is None
+        given = fields if is_alike or needs_fields else None
+        corpora += _text_of([file], given, features if is_alike else None).corpora
+    return ParallelText(tuple(corpora))
 
 
 def _format(file: Path) -> str:

@@ -5,7 +5,7 @@ import gzip
 import io
 import lzma
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -68,9 +68,13 @@ def opened_outputs(outputs: Outputs | None) -> Iterator[Write]:
     if outputs is None:
         yield lambda rule, line, entry: None
         return
-    paths = (*outputs.kept, outputs.rejected)
+    paths = [  # of a link, such as /dev/stdout, what it links to
+        path.resolve() if path.is_file() else path for path in (*outputs.kept, outputs.rejected)
+    ]
     with ExitStack() as replaced, ExitStack() as opened:  # which ends first
-        parts = [replaced.enter_context(_replacing(path)) for path in paths]
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        parts = [replaced.enter_context(replacing(path)) for path in paths]
         files = [opened.enter_context(_opened(*names)) for names in zip(parts, paths, strict=True)]
 
         def put(place: int, row: bytes) -> None:
@@ -94,11 +98,6 @@ def opened_outputs(outputs: Outputs | None) -> Iterator[Write]:
         yield write
 
 
-def _replacing(path: Path) -> AbstractContextManager[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return replacing(path.resolve() if path.is_file() else path)  # what /dev/stdout is a link to
-
-
 @contextmanager
 def _opened(part: Path, path: Path) -> Iterator[BinaryIO]:
     """Open the part of a file, whose own name says how it is compressed, until it is complete."""
@@ -108,7 +107,12 @@ def _opened(part: Path, path: Path) -> Iterator[BinaryIO]:
             writer = stack.enter_context(open_writer(file))
             # Python's zlib and zstandard are slow for a line at a time.
             writer = stack.enter_context(io.BufferedWriter(writer, _BUFFER))
-        yield writer
+        try:
+            yield writer
+        except BaseException:
+            with suppress(OSError):  # of writing again what could not be written
+                stack.close()
+            raise
         with naming(path):
             stack.close()
 

@@ -111,7 +111,7 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
     option = "--valid" if task.config is None else "data.valid of --config"
     if text is not None and text.direction != "forward":
         raise UserError(
-            f"{first} has data.direction {text.direction}, which a student has not: give its "
+            f"{first} has data.direction {text.direction}, which a student cannot have: give its "
             f"validation text as {option}"
         )
     found = located(text, first) if text is not None else None

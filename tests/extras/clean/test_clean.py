@@ -5,7 +5,9 @@ import json
 import os
 import random
 import resource
+import weakref
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,10 @@ from hypothesis import strategies as st
 from seq2seq_cli.commands.check.audit import audit_text
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
+from seq2seq_cli.extras.clean.cleaner import Job, judged
+from seq2seq_cli.extras.clean.rules import Characters, Limits, profile_of
 from seq2seq_cli.extras.clean.seen_hashes import SeenHashes
+from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.tokenizers.tokenizer import fit_tokenizers
 
 GERMAN = [
@@ -30,6 +35,9 @@ ENGLISH = [
     *("large", "garden", "behind", "our", "house", "and", "barks"),
 ]
 EVERY = 5  # faults of a kind
+TMX = """<tmx version="1.4"><header/><body><tu>
+<tuv xml:lang="de"><seg>Ein Haus</seg></tuv><tuv xml:lang="en"><seg>A house</seg></tuv>
+</tu></body></tmx>"""
 
 
 def clean_pairs(count: int, seed: int = 1) -> list[tuple[str, str]]:
@@ -221,40 +229,58 @@ def test_files_with_content_are_only_replaced_with_force(seq2seq: Command, tmp_p
     assert (tmp_path / "out.rejected.tsv").read_text() == ""
 
 
-def test_a_full_disk_leaves_none_of_the_files(seq2seq: Command, tmp_path: Path):
-    """Compressed files are mostly written when they are closed."""
-    rows = "".join(f"{src}\t{tgt}\n" for src, tgt in clean_pairs(300))
-    (tmp_path / "in.tsv").write_text(rows)
-    outputs = [tmp_path / "out/a.de.xz", tmp_path / "out/a.en.xz"]
-    command = ("clean", tmp_path / "in.tsv", "-o", outputs[0], "-o", outputs[1], "--processes", 1)
-    seq2seq(*command).ok()
-    sizes = [path.stat().st_size for path in outputs]
-    larger = outputs[sizes.index(max(sizes))]
+@pytest.mark.parametrize("suffix", ["", ".xz"])
+def test_a_full_disk_leaves_none_of_the_files(suffix: str, seq2seq: Command, tmp_path: Path):
+    """Compressed files are mostly written when they are closed, others when a buffer is full."""
+    draw = random.Random(2)
+    pairs = [("".join(draw.choices("abcdefgh ", k=400)), tgt) for _, tgt in clean_pairs(400)]
+    (tmp_path / "in.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
+    src, tgt = (tmp_path / f"out/a.{side}{suffix}" for side in ("de", "en"))
+    command = ("clean", tmp_path / "in.tsv", "-o", src, "-o", tgt, "--without", "ratio")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (max(sizes) - 1, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))
     try:
-        message = seq2seq(*command, "--force").error()
+        message = seq2seq(*command, "--processes", 1).error()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert f"{larger}: File too large" in message
-    assert [path.stat().st_size for path in outputs] == sizes
-    for path in [*larger.parent.iterdir()]:
-        path.unlink()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (max(sizes) - 1, hard))
-    try:
-        seq2seq(*command).error()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not [*larger.parent.iterdir()]
+    assert f"{src}: File too large" in message
+    assert not [*src.parent.iterdir()]
+    seq2seq(*command, "--processes", 1).ok()
+    assert len([*src.parent.iterdir()]) == 3
+
+
+class Batch(list[tuple[int, Pair]]):
+    """A list that can be watched."""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_only_some_batches_are_in_memory(processes: int):
+    made: list[weakref.ref[Batch]] = []
+
+    def batches() -> Iterator[Batch]:
+        for number in range(70):
+            batch = Batch([(number, Pair("Ein Haus", "A house"))])
+            made.append(weakref.ref(batch))
+            yield batch
+
+    pairs = [Pair("Ein Haus", "A house")]
+    job = Job((), Limits(), profile_of(pairs, Characters()))
+    with judged(batches(), job, processes) as verdicts:
+        found = [(batch[0][0], sum(each() is not None for each in made)) for batch, _ in verdicts]
+    assert [number for number, _ in found] == [*range(70)]
+    assert max(num_alive for _, num_alive in found) <= 2 * processes + 2
 
 
 def test_held_out_text_that_cannot_be_read_is_an_error(seq2seq: Command, tmp_path: Path):
     (tmp_path / "in.tsv").write_text("1\tA house\tx\tEin Haus\n2\tA tree\tx\tEin Baum\n")
     (tmp_path / "test.tsv").write_text("Ein Haus\tA house\n")
     command = ("clean", tmp_path / "in.tsv", "--fields", 4, 2, "-o", tmp_path / "out.tsv")
-    assert "needs column 4, has 2" in seq2seq(*command, "--against", tmp_path / "test.tsv").error()
     (tmp_path / "none.tsv").write_text("")
-    assert "none.tsv has no lines" in seq2seq(*command, "--against", tmp_path / "none.tsv").error()
+    (tmp_path / "good.tsv").write_text("1\tA house\tx\tEin Haus\n")
+    for name, reason in (("test.tsv", "needs column 4, has 2"), ("none.tsv", "it has no lines")):
+        against = ("--against", tmp_path / "good.tsv", "--against", tmp_path / name)
+        message = seq2seq(*command, *against).error()
+        assert f"{name}: no line can be read: " in message and reason in message
     assert not (tmp_path / "out.tsv").exists()
 
 
@@ -267,6 +293,13 @@ def test_fields_are_columns_of_held_out_text_of_the_same_format(seq2seq: Command
     command = ("clean", tmp_path / "in.jsonl", "--fields", "de", "en", "--dry-run", "--json")
     assert json.loads(seq2seq(*command, *against).ok().stdout)["kept"] == 0
     assert json.loads(seq2seq(*command, *against[:2]).ok().stdout)["kept"] == 1
+    (tmp_path / "test.tmx").write_text(TMX)
+    for corpus in (["in.jsonl"], ["in.de", "in.en"]):
+        for language in ("de", "en"):
+            (tmp_path / f"in.{language}").write_text("".join(f"{row[language]}\n" for row in rows))
+        files = [tmp_path / name for name in corpus]
+        found = seq2seq("clean", *files, *command[2:], "--against", tmp_path / "test.tmx").ok()
+        assert json.loads(found.stdout)["kept"] == 1
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -361,7 +361,7 @@ def test_a_teacher_without_validation_text_needs_one(trained, numbers, seq2seq, 
     config = yaml.safe_load((seen / "config.yaml").read_text())
     config["data"]["direction"] = "reverse"
     (seen / "config.yaml").write_text(yaml.safe_dump(config))
-    refused(seq2seq, (seen, *given[1:]), "has data.direction reverse, which a student has not")
+    refused(seq2seq, (seen, *given[1:]), "has data.direction reverse, which a student cannot have")
     refused(seq2seq, (tmp_path / "none", *given[1:]), "there is no run folder")
     real = {side: str(numbers / f"test.{side}") for side in ("src", "tgt")}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"data": {"train": real}}))
