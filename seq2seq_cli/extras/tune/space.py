@@ -26,10 +26,10 @@ Check = Callable[[str], object]  # raises UserError if the config does not take 
 DEFAULTS = {
     "tokenizer.vocab_size": (
         "x0.5..x2",
-        "little text has few examples of each piece, much text needs more pieces",
+        "a small corpus has few examples of each piece; a large one needs more pieces",
     ),
     "model.layers.encoder": ("x1..x2", "a deep encoder makes up for a shallow decoder"),
-    "model.layers.decoder": ("x0.5..x1", "the decoder takes most of the time to translate"),
+    "model.layers.decoder": ("x0.5..x1", "decoding takes most of the translation time"),
     "model.dropout": ("0..0.4", "less text needs more dropout"),
     "model.attention_dropout": ("0..0.2", "additional dropout on attention weights"),
     "model.activation_dropout": ("0..0.2", "additional dropout in feed-forward layers"),
