@@ -49,17 +49,14 @@ SYSTEMS = {
         "Hugging Face, fp32, 1 x 2": ("hf", "fp32", 1, 2, 64, 5),
         "Eole, fp32, 1 x 2": ("eole", "fp32", 1, 2, 64, 5),
     },
-    "greedy, batches of 64, one thread": {
-        "ours, int8, 1 x 1": ("ours", "int8", 1, 1, 64, 1),
-        "CTranslate2, int8, 1 x 1": ("ct2", "int8", 1, 1, 64, 1),
-        "ours, fp32, 1 x 1": ("ours", "fp32", 1, 1, 64, 1),
-        "CTranslate2, fp32, 1 x 1": ("ct2", "float32", 1, 1, 64, 1),
-    },
-    "beam 5, batches of 64, one thread": {
-        "ours, int8, 1 x 1": ("ours", "int8", 1, 1, 64, 5),
-        "CTranslate2, int8, 1 x 1": ("ct2", "int8", 1, 1, 64, 5),
-        "ours, fp32, 1 x 1": ("ours", "fp32", 1, 1, 64, 5),
-        "CTranslate2, fp32, 1 x 1": ("ct2", "float32", 1, 1, 64, 5),
+    **{
+        f"{search}, batches of 64, one thread": {
+            "ours, int8, 1 x 1": ("ours", "int8", 1, 1, 64, beam),
+            "CTranslate2, int8, 1 x 1": ("ct2", "int8", 1, 1, 64, beam),
+            "ours, fp32, 1 x 1": ("ours", "fp32", 1, 1, 64, beam),
+            "CTranslate2, fp32, 1 x 1": ("ct2", "float32", 1, 1, 64, beam),
+        }
+        for search, beam in (("greedy", 1), ("beam 5", 5))
     },
     "greedy, one sentence at a time": {
         "ours, int8, 1 x 1": ("ours", "int8", 1, 1, 1, 1),

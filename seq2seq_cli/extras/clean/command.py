@@ -190,9 +190,10 @@ def _text_of(
 def _held_out_text(
     against: list[Path], files: list[Path], fields: tuple[str, str] | None, features: str | None
 ) -> "ParallelText":
-    """Return held-out text: with the fields of the text to clean where the formats are equal.
+    """Return held-out text.
 
-    Formats without fields by default have them, too.
+    The given fields are for its files in the format of the text to clean, and in formats without
+    default fields.
     """
     from seq2seq_cli.config.text import PAIRS_FORMATS, ParallelText
 
