@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from commands import ROOT
-from compiling import COMPILER, SANITIZERS, compile_library
+from compiling import COMPILER, EMULATION, NEWER_X86, SANITIZERS, compile_library, copy_sources
 from random_searches import Stepwise, assert_same, random_config, random_requests
 from rounded_models import rounded
 from small_models import build
@@ -39,15 +39,18 @@ from seq2seq_cli.native import library as native
 from seq2seq_cli.native.sources import LIBRARY_NAME
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
-# Name: what is put in place of what.
-BUILDS: dict[str, dict[str, str]] = {
-    "as it is installed": {},
-    "with threads in every loop": {
-        "LOOP_THRESHOLD = 1 << 19": "LOOP_THRESHOLD = 1",
-        "PASS_THRESHOLD = 40 << 20": "PASS_THRESHOLD = 1",
-        "MANY_LOGITS = 1 << 20": "MANY_LOGITS = 1",
-    },
+THREADED = {
+    "LOOP_THRESHOLD = 1 << 19": "LOOP_THRESHOLD = 1",
+    "PASS_THRESHOLD = 40 << 20": "PASS_THRESHOLD = 1",
+    "MANY_LOGITS = 1 << 20": "MANY_LOGITS = 1",
 }
+# Name: what is put in place of what, and options of the compiler.
+BUILDS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "as it is installed": ({}, ()),
+    "with threads in every loop": (THREADED, ()),
+}
+if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
+    BUILDS["with the instructions of newer processors emulated"] = (NEWER_X86, EMULATION)
 KERNELS = ("amx", "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "plain")
 # Of the logits' norm: a number between two that can be rounded to may become the other.
 WORST = {"fp32": 3e-5, "bf16": 0.03, "int8": 0.1}
@@ -211,13 +214,9 @@ def run_build(name: str, models: int, seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "seq2seq_cli")
         shutil.copytree(ROOT / package.name, package, ignore=shutil.ignore_patterns("*.so"))
-        sources = package / "native"
-        for before, after in BUILDS[name].items():
-            changed = [path for path in sources.glob("*.c") if before in path.read_text()]
-            assert changed, before
-            for path in changed:
-                path.write_text(path.read_text().replace(before, after))
-        compile_library(sources, sources / LIBRARY_NAME, *SANITIZERS)
+        sources, (replaced, options) = package / "native", BUILDS[name]
+        copy_sources(sources, replaced)
+        compile_library(sources, sources / LIBRARY_NAME, *SANITIZERS, *options)
         environment = os.environ | {
             "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libubsan.so')}",
             "ASAN_OPTIONS": "detect_leaks=0",

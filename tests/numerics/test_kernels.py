@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from compiling import COMPILER, SANITIZERS, compile_program
+from compiling import (
+    COMPILER,
+    EMULATION,
+    NEWER_X86,
+    SANITIZERS,
+    compile_program,
+    copy_sources,
+)
 from small_models import build, random_sources
 
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
@@ -66,6 +73,18 @@ def test_all_sets_of_this_machine_give_the_same_bits(program):
     assert len(training) <= 1
     for name, made in found.items():
         assert made == first, name
+
+
+@pytest.mark.slow  # compiles all kernels
+def test_kernels_of_newer_processors_give_the_same_bits(program, tmp_path):
+    expected = hashes(program, "avx2")
+    if expected is None:
+        pytest.skip("emulation needs avx2")
+    copy_sources(tmp_path, NEWER_X86)
+    emulated = tmp_path / "emulated"
+    compile_program(COMPILER, PROGRAM, emulated, *EMULATION, library=None, folder=tmp_path)
+    for name, precisions in {"avxvnni": "5", "avx512": "7", "amx": "7"}.items():
+        assert hashes(emulated, name) == expected | {"kernels": name, "precisions": precisions}
 
 
 @pytest.mark.slow  # compiles all kernels
