@@ -25,6 +25,7 @@ def join(
             "--output", "-o", help_text="File to write; - is stdout.", show_default=False
         ),
     ] = None,
+    force: options.Force = False,
 ) -> None:
     """Join the translations of all shards of a file.
 
@@ -33,5 +34,7 @@ def join(
     """
     from seq2seq_cli.decoding.lines.shards import join_shards
 
+    if output_file is not None and not force:
+        options.check_empty(output_file)
     num_shards = join_shards(parts, output_file)
     typer.echo(f"joined {num_shards:,} shards", err=True)

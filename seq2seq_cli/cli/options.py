@@ -69,11 +69,20 @@ Pairs = Annotated[
         help_text="File of pairs (.tsv, .jsonl, .tmx or .zip), instead of --src and --ref.",
     ),
 ]
+
+
+def _two_fields(given: tuple[str, str] | None) -> tuple[str, str] | None:
+    if given is not None and given[1].startswith("--"):
+        raise typer.BadParameter(f"it takes two values, and the second one is {given[1]}")
+    return given
+
+
 Fields = Annotated[
     tuple[str, str] | None,
     typer.Option(
         "--fields",
         metavar="SRC TGT",
+        callback=_two_fields,
         help="Source and target columns, keys or languages in the file of pairs.",
     ),
 ]

@@ -63,9 +63,9 @@ def choose_search(folder: RunFolder, run: Run) -> None:
 
 def choose_search_of_ensemble(ensemble: RunFolder) -> None:
     """As `choose_search`, for a trained ensemble whose members have all chosen one."""
-    members = ensemble.members()
+    members, before = ensemble.members(), read_default_search(ensemble)
     steps = [found.step for member in members if (found := read_default_search(member))]
-    if len(steps) < len(members):
+    if len(steps) < len(members) or (before is not None and before.step == max(steps)):
         return
     config = load_config(members[0].config)
     assert config.valid_text is not None, "the members have chosen by it"

@@ -56,7 +56,9 @@ def train_ensemble(
     at_once = min(num_members, members_at_once(config))
     logger.info(f"training {num_members:,} members in {run_dir}, {at_once:,} at once")
     launch_each(works, at_once)
-    write_json(folder.ensemble, {"members": num_members})
+    if not folder.ensemble.is_file() or len(folder.members()) != num_members:
+        folder.search.unlink(missing_ok=True)  # the choice of fewer members
+        write_json(folder.ensemble, {"members": num_members})
     if config.valid_text is not None:
         logger.info("%s", scores_of(folder, config))
         choose_search_of_ensemble(folder)

@@ -74,7 +74,7 @@ def test_join_overwrites_none_of_its_parts(trained, seq2seq, source, tmp_path):
     contents = {path: path.read_bytes() for path in tmp_path.iterdir()}
     (tmp_path / "link").symlink_to(outputs[1])
     for output in (outputs[0], tmp_path / "link", f"{outputs[0]}.shard.json"):
-        message = seq2seq("join", *outputs, "-o", output).error()
+        message = seq2seq("join", *outputs, "-o", output, "--force").error()
         assert f"{output}, which would be written, is part of the input" in message
     assert all(path.read_bytes() == content for path, content in contents.items())
 
@@ -86,6 +86,13 @@ def test_join_writes_its_output_alone(trained, seq2seq, source, tmp_path):
     assert seq2seq("join", *outputs, "-o", tmp_path / "joined").exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {*before, "joined"}
     assert (tmp_path / "joined.part").read_text() == "precious"
+    joined = (tmp_path / "joined").read_text()
+    (tmp_path / "joined").write_text("precious")
+    command = ("join", *outputs, "-o", tmp_path / "joined")
+    assert "joined has content: give --force" in seq2seq(*command).error()
+    assert (tmp_path / "joined").read_text() == "precious"
+    assert seq2seq(*command, "--force").exit_code == 0
+    assert (tmp_path / "joined").read_text() == joined
 
 
 @pytest.mark.parametrize(

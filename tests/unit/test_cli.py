@@ -72,7 +72,7 @@ VERBS = {
         "device",
         "model",
     },
-    "join": {"parts", "output_file"},
+    "join": {"parts", "output_file", "force"},
     "attend": {
         "run_dir",
         "sentences",

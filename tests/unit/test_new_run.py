@@ -247,6 +247,14 @@ def test_existing_validation_text_is_used(text, seq2seq):
         ),
         "sentences of few words": (QUICKSTART, {"kind": SUBWORDS, "metric": "auto"}),
         "full width": ([(f"{src} ＡＢＣ", tgt) for src, tgt in PAIRS], {"normalization": "nfkc"}),
+        "letters that NFKC makes equal": (
+            [
+                (f"{letter}{mark}", f"{letter}{mark}{letter}")
+                for letter in "abcde"
+                for mark in "ʰh²2"
+            ],
+            {"kind": CHARACTERS, "normalization": "identity"},
+        ),
     }.values(),
     ids=lambda value: None,
 )
@@ -458,6 +466,24 @@ def test_columns_are_written_as_the_documents_write_them(text, seq2seq):
     assert seq2seq("init", "all.tsv", *options).exit_code == 0
     written = "train: {pairs: all.tsv, fields: [1, 3], features: 2}"
     assert written in Path("mine.yaml").read_text()
+
+
+def test_lines_that_cannot_be_read_are_explained(text, seq2seq):
+    Path("all.tsv").write_text("a b\tc d\n" * 3 + "a\tb\tc\n")
+    summary = seq2seq("init", "all.tsv", "--valid-size", 0, "--yes").ok().stdout
+    assert "unreadable       the first: all.tsv, line 4: needs 2 columns" in summary
+    with Path("all.tsv").open("a") as file:
+        file.write("a\tb\tc\n" * 3)
+    assert "all.tsv, line 4: needs 2 columns" in seq2seq("init", "all.tsv", "--yes").error()
+
+
+def test_features_must_be_there(text, seq2seq):
+    Path("all.tsv").write_text("a\t\tb\n" * 9)
+    options = ("--fields", 1, 3, "--features", 2, "--yes")
+    assert "all.tsv: no line has features" in seq2seq("init", "all.tsv", *options).error()
+    assert not Path("mine.yaml").exists()
+    message = seq2seq("init", "all.tsv", "--fields", 1, "--features", 2).stderr
+    assert "it takes two values, and the second one is --features" in message
 
 
 def test_more_columns_name_the_options_that_choose_them(text, seq2seq):

@@ -20,7 +20,13 @@ from seq2seq_cli.console import counted, printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.paths import check_utf8
-from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
+from seq2seq_cli.text.corpus import (
+    BadLineError,
+    CorpusCounts,
+    count_pairs,
+    features_in,
+    read_entries,
+)
 from seq2seq_cli.text.scripts import CONTROL, REPLACEMENT, main_scripts, script_of
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
@@ -172,6 +178,7 @@ class Text:
     src: Side
     tgt: Side
     bytes_of_longer_side: int
+    unreadable: str = ""  # why the first line that cannot be read
 
     @property
     def held_out(self) -> int:
@@ -182,6 +189,8 @@ class Text:
         """Yield the rows of the summary, each with a label."""
         dropped = f"{self.counts.empty:,} with an empty side, {self.counts.bad:,} unreadable"
         yield "training text", f"{counted(self.counts.pairs, 'pair')}; dropped: {dropped}"
+        if self.unreadable:
+            yield "unreadable", f"the first: {self.unreadable}"
         yield "source", str(self.src)
         yield "target", str(self.tgt)
         for name, side in (("source", self.src), ("target", self.tgt)):
@@ -211,7 +220,8 @@ def text_of(
 def look_at(given: ParallelText) -> Text:
     """Read a text once.
 
-    Raises UserError if it has no pairs or only very long ones, or files of different lengths.
+    Raises UserError if it has no pairs or only very long ones, files of different lengths, no
+    features where there should be some, and if most lines cannot be read, with the reason.
     """
     counts = CorpusCounts()
     num_bytes = 0
@@ -228,8 +238,13 @@ def look_at(given: ParallelText) -> Text:
             f"all pairs of {given.name} have more than {MAX_LINE_BYTES:,} characters: is the text "
             "split into lines?"
         )
+    features_in(given, "skip")  # or there are none
+    errors = (entry for entry in read_entries(given) if isinstance(entry, BadLineError))
+    first = next(errors) if counts.bad else None
+    if first is not None and counts.bad > counts.lines / 2:
+        raise first
     src, tgt = (_side([pair[side] for pair in sampled]) for side in (0, 1))
-    return Text(counts, src, tgt, num_bytes)
+    return Text(counts, src, tgt, num_bytes, str(first or ""))
 
 
 def _side(lines: Sequence[str]) -> Side:
@@ -381,7 +396,8 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
         chosen["tokenizer.shared"] = Choice(False, "formulas have words of their own")
     elif not {*text.src.scripts} & {*text.tgt.scripts}:
         chosen["tokenizer.shared"] = Choice(False, "source and target have different scripts")
-    if text.src.not_nfkc:
+    is_of_strings = _is_spelling(text) or _is_formal(text)  # which NFKC could make equal: x², x2
+    if text.src.not_nfkc and not is_of_strings:
         reason = f"{text.src.not_nfkc:.2%} of the source lines have ligatures, full-width letters …"
         chosen["tokenizer.normalization"] = Choice({"src": "nfkc", "tgt": "identity"}, reason)
     if _is_spelling(text) and "Hangul" in {*text.src.scripts} - {*text.tgt.scripts}:

@@ -61,7 +61,7 @@ class Fields:
         is_json = kind == "application/json" or kind.endswith("+json")
         if not is_json and kind != "application/x-www-form-urlencoded" and body:
             raise RequestError(415, f"Unsupported content type: {kind or 'none'}")
-        parse = _json_object if is_json else _form_values
+        parse = _json_object if is_json and body else _form_values
         values = await asyncio.to_thread(parse, body) if len(body) > _LARGE_BODY else parse(body)
         return cls({**query, **values}, values.keys() if is_json else ())
 
@@ -112,7 +112,7 @@ class Fields:
         """Return an object whose keys and values are phrases; empty if it is missing."""
         value = self.values.get(name)
         if isinstance(value, str) and value and name not in self.in_json:
-            value = _json_object(value.encode("utf-8", "surrogatepass"))
+            value = _json_object(value.encode("utf-8", "surrogatepass"), name)
         value = value or {}
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
             raise invalid(f'{name} must be an object such as {{"term": "translation"}}')
@@ -148,13 +148,13 @@ def _well_formed(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _json_object(data: bytes) -> dict[str, Any]:
+def _json_object(data: bytes, name: str = "the body") -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        raise invalid("the body is not JSON") from None
+        raise invalid(f"{name} is not JSON") from None
     if not isinstance(value, dict):
-        raise invalid("the body must be a JSON object")
+        raise invalid(f"{name} must be a JSON object")
     return value
 
 

@@ -193,6 +193,11 @@ def test_other_paths_methods_and_bodies(server: Served):
     assert server.ask("/translate", b"hello", headers=kind).status == 415
     refused = server.ask("/translate", gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"})
     assert (refused.status, refused.json) == (415, {"error": "Unsupported content coding: gzip"})
+    for glossary, message in (("abc", "is not JSON"), ("[1]", "must be a JSON object")):
+        form = {"q": "a", "source": "en", "target": "de", "glossary": glossary}
+        refused = server.ask("/translate", form=form)
+        assert refused.json == {"error": f"Invalid request: glossary {message}"}
+    assert server.ask("/v2/usage", headers={"Content-Type": "application/json"}).status == 200
     surrogate = server.ask(
         "/translate", b'{"q": "one \\ud800", "source": "\\udfff", "target": "x"}'
     )

@@ -144,6 +144,17 @@ def test_a_bad_trial_is_pruned(config, searched, seq2seq, tmp_path):
     assert options_of(folder / "best.yaml") == options_of(searched / "best.yaml")
 
 
+def test_the_config_itself_may_have_no_score(config, searched, seq2seq, tmp_path):
+    folder = shutil.copytree(searched, tmp_path / "searched")
+    record = json.loads((folder / "trials.json").read_text())
+    record["trials"][0] |= {"state": "failed", "score": None}
+    (folder / "trials.json").write_text(json.dumps(record))
+    tuned(seq2seq, config, folder)
+    assert "trial 1, the config itself, has none" in " ".join(
+        line.removeprefix("# ") for line in (folder / "best.yaml").read_text().splitlines()
+    )
+
+
 def options_of(config: Path) -> dict[str, Any]:
     return load_config(config).model_dump()
 
