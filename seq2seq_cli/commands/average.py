@@ -60,6 +60,11 @@ def average_weights(
                 f"{run_dir} has no validation text to score the average on: write it to a file "
                 "with --output, or replace the run's model with --force"
             )
+        if config.data.general is not None and decides:
+            raise UserError(
+                f"{run_dir} must not get worse on data.general, on which no average is scored: "
+                "write it to a file with --output, or replace the run's model with --force"
+            )
 
         def score() -> Scores:
             translator = Translator(model, loaded.tokenizers, config, loaded.statistics)

@@ -26,6 +26,7 @@ from seq2seq_cli.metrics.references import (
 from seq2seq_cli.metrics.significance import PAIRED_TESTS, RESAMPLES, TestName
 from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.text.io import lines_to_translate
+from seq2seq_cli.text.quoting import normalize_spaces
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ def read_systems(
             raise UserError(
                 f"{path} has {len(lines):,} translations, but the text has {len(pairs):,} lines"
             )
-        read.append(System(str(path), lines, [pair.tgt for pair in pairs]))
+        read.append(System(str(path), lines, [normalize_spaces(pair.tgt) for pair in pairs]))
     groups = group_by_source(pairs, merge=True)  # each source is translated once
     systems, issues = [], list[Issues]()
     for name, run in runs:

@@ -52,6 +52,8 @@ def _mean(translation: Translation) -> float:
 
 def _parsed(line: str, place: str, num_sources: int) -> tuple[int, str]:
     number, *rest = line.split(" ||| ")
+    if len(rest) > 2 and rest[-2].startswith("log_prob="):  # as `translate` writes them
+        rest = [" ||| ".join(rest[:-2])]
     if not rest or not (number.strip().isascii() and number.strip().isdigit()):
         raise UserError(f"{place}: not of the form number ||| translation ||| ...")
     if int(number) >= num_sources:

@@ -204,7 +204,7 @@ class Translator:
 
     def search(
         self,
-        inputs: Sequence[TranslationInput],
+        inputs: Iterable[TranslationInput],
         outputs: Outputs = Outputs(),  # noqa: B008 (it is immutable)
         *,
         first_number: int = 0,
@@ -217,6 +217,7 @@ class Translator:
         depends. `report` receives the number of lines that were cut (not by `split_sentences`)
         and of translations that reached the length limit.
         """
+        inputs = list(inputs)
         lines, issues = self.cut(inputs, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
         found = self.backend.search(requests, self.config.decoding, self.tokenizers.tgt)
@@ -343,12 +344,12 @@ class Translator:
             for given, (segment, _) in zip(scores, pairs, strict=True)
         ]
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
+    def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
         """Return given translations with the log-probability of every token.
 
         Raises UserError for a pair that is too long.
         """
-        src, tgt = self.tokenizers
+        (src, tgt), pairs = self.tokenizers, list(pairs)
         sources = [self.source_of(TranslationInput(line)) for line, _ in pairs]
         texts = src.to_ids_batch([text for text, _ in sources])
         src_ids = ([*before, *text] for (_, before), text in zip(sources, texts, strict=True))

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from seq2seq_cli.config.loader import config_yaml, flatten, load_config, resume_policies, yaml_text
 from seq2seq_cli.config.presets import with_preset
@@ -96,7 +97,9 @@ def start_run(
         start_from(source, run)
         if run.ema is not None:
             run.ema.start(run.model)
-    run.state.scored_by = _scored_by(run, text_hashes(run.config))
+    hashes = text_hashes(run.config)
+    run.state.scored_by = _scored_by(run, hashes)
+    run.state.general_scored_by = _general_scored_by(run, hashes)
     run.state.awaits_validation = run.config.data.general is not None  # before the first update
     folder.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(folder, run.data.tokenizers)
@@ -273,24 +276,61 @@ def _apply_changes(run: Run, hashes: dict[str, str]) -> None:
         state.best_models, state.validations_without_best = [], 0
         logger.info("validation changed; the best score so far is reset")
     state.text, state.tokens_per_batch, state.scored_by = text, budget, scored_by
+    _keep_score_before_training(run, _general_scored_by(run, hashes))
+
+
+def _keep_score_before_training(run: Run, scored_by: str | None) -> None:
+    """Raise UserError if scores on `data.general` cannot be compared with the one before training.
+
+    Before the first update it is scored again.
+    """
+    state = run.state
+    is_known = state.general_scored_by is not None or state.general_before is None
+    before = state.general_scored_by if is_known else scored_by  # of an earlier version
+    if scored_by not in (None, before):
+        if state.step:
+            raise UserError(
+                "data.general is scored before the first update, and every later score is compared "
+                "with that one: it cannot be added, and its text, the metric and the search cannot "
+                "be changed; undo the change, or start a run in another folder"
+            )
+        state.general_before, state.awaits_validation = None, True
+    state.general_scored_by = scored_by or before
 
 
 def _scored_by(run: Run, hashes: dict[str, str]) -> str:
-    """Return a hash of all but the model that a validation score depends on.
+    """Return a hash of all but the model that a validation score depends on."""
+    config, general = run.config, hashes.get("general")
+    return _hash_of(
+        hashes.get("valid"),
+        *([general, config.validation.general_tolerance] if general else []),
+        *_scoring(run),
+        *(config.valid_text.options if config.valid_text is not None else []),
+    )
+
+
+def _general_scored_by(run: Run, hashes: dict[str, str]) -> str | None:
+    """Return the same of a score on `data.general`; None without it."""
+    text = run.config.held_out.get("general")
+    return None if text is None else _hash_of(hashes["general"], *_scoring(run), *text.options)
+
+
+def _hash_of(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _scoring(run: Run) -> list[Any]:
+    """Return all but the model and the text that a score depends on.
 
     Options that runs of earlier versions do not have count only if they are used.
     """
     config, validation = run.config, run.config.validation
     default_length = DataConfig.model_fields["max_length"].default
-    parts = [
-        hashes.get("valid"),
-        *([hashes["general"], validation.general_tolerance] if "general" in hashes else []),
+    return [
         config.data.on_bad_line,
         *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
         *(["merge_references"] if validation.merge_references else []),
         config.decoding.model_dump(mode="json", exclude={"tokens_per_batch", "tag"}),
         run.data.statistics.model_dump(),
         *([config.data.max_length] if config.data.max_length != default_length else []),
-        *(config.valid_text.options if config.valid_text is not None else []),
     ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -75,6 +75,7 @@ class TrainingState:
     best_models: list[BestModel] = field(default_factory=list)  # the best first
     validations_without_best: NonNegativeInt = 0
     general_before: float | None = None  # score on `data.general` before training
+    general_scored_by: str | None = None  # as `scored_by`, of that score
     too_large: list[BatchShape] = field(default_factory=list)  # batches that ran out of memory
     skipped_in_a_row: int = 0  # updates with a NaN or infinite loss or gradient
     seconds: float = 0.0  # of training, summed over all starts of the run

@@ -85,6 +85,14 @@ def test_files_are_compared_without_a_run(numbers, damaged, text, seq2seq):
     assert "bs:200|seed:12345|case:lc" in ter.splitlines()[-1]
 
 
+def test_white_space_is_no_normalization(trained, numbers, seq2seq, tmp_path):
+    reference = tmp_path / "reference"
+    reference.write_text((numbers / "test.tgt").read_text().replace("\n", " \n"))
+    given = ("--src", numbers / "test.src", "--ref", reference, "--metrics", "chrf")
+    result = seq2seq("compare", trained, "--hypotheses", reference, *given, "--trials", 10).ok()
+    assert "normalization" not in result.stderr
+
+
 def test_a_run_does_not_differ_from_itself_on_its_validation_text(trained, seq2seq):
     result = seq2seq("compare", trained, trained, "--metrics", "bleu", "--trials", 20, "--json")
     (metric,) = json.loads(result.stdout)["metrics"].values()

@@ -104,6 +104,9 @@ def test_nbest_lists_and_scores(trained, seq2seq):
     assert found["log_prob"] == pytest.approx(sum(found["token_log_probs"]))
     assert found["score"] == pytest.approx(found["log_prob"] / 3, abs=1e-3)  # two words and EOS
     assert len(found["n_best"]) == 2
+    scored = ("score", trained, "--src", "-", "--nbest")
+    Path("listed").write_text("0 ||| one ||| two ||| log_prob= -1.0 ||| -0.5\n")
+    assert seq2seq(*scored, "listed", stdin="1 2\n").stdout.startswith("0 ||| one ||| two ||| log")
     assert "need --format" in seq2seq("translate", trained, *options, "1 2").stderr
 
 

@@ -99,7 +99,7 @@ def distill(task: Task) -> dict[str, Any]:
 
 
 def valid_text(task: Task, teacher: Config) -> ParallelText:
-    """Return the held-out text: the given one, or the teacher's.
+    """Return the held-out text: the given one, or the teacher's with the tag of the translations.
 
     Raises UserError if there is none.
     """
@@ -115,6 +115,10 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
             f"validation text as {option}"
         )
     found = located(text, first) if text is not None else None
+    tag, is_tagged_by_line = teacher.decoding.tag, task.teacher.input_format == "jsonl"
+    if found is not None and tag is not None and not is_tagged_by_line:
+        of_tag = [corpus for corpus in found.corpora if corpus.tag == tag]
+        found = ParallelText((*of_tag,)) if of_tag else None
     if found is None:
         raise UserError(
             f"{first} has no validation text here, to choose the best student: give {option}"

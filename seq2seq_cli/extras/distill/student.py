@@ -106,11 +106,17 @@ def write_config(
 
 
 def _vocabulary(teacher: Config) -> dict[str, Choice]:
-    """Return the options of the teacher's vocabulary, unless no such vocabulary can be learned."""
-    given: dict[str, Any] = teacher.tokenizer.model_dump(mode="json", include=_TAKEN_OVER)
-    kind = teacher.tokenizer.kind
+    """Return the options of the teacher's vocabulary.
+
+    Of one that cannot be learned, as after `import` and `trim`, these are symbols and the
+    normalization; an imported tokenizer may also normalize by itself.
+    """
+    taken, kind = _TAKEN_OVER, teacher.tokenizer.kind
+    normalization = teacher.tokenizer.normalization
     if not {kind.src, kind.tgt} <= _LEARNED:
-        given = {"user_defined_symbols": given["user_defined_symbols"]}
+        is_normalized = {normalization.src, normalization.tgt} != {"identity"}
+        taken = {"user_defined_symbols", *(["normalization"] if is_normalized else [])}
+    given: dict[str, Any] = teacher.tokenizer.model_dump(mode="json", include=taken)
     return {f"tokenizer.{name}": Choice(value, "the teacher's") for name, value in given.items()}
 
 

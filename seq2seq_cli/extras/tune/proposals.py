@@ -15,7 +15,7 @@ from optuna.trial import TrialState, create_trial
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.tune.space import Option
-from seq2seq_cli.extras.tune.study import FEWEST_FINISHED, Study, Trial
+from seq2seq_cli.extras.tune.study import Study, Trial
 
 _ATTEMPTS = 100  # to find values that can be combined and were not tried
 _STATES = {"finished": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
@@ -45,7 +45,7 @@ def as_optuna(study: Study) -> optuna.Study:
                 value=study.cost_of(trial)[0] if trial.state == "finished" else None,
                 params={option.name: value for option, value in known.items()},
                 distributions={option.name: distribution(option) for option in known},
-                intermediate_values=dict(enumerate(study.costs_of(trial))),
+                intermediate_values=study.costs_of(trial),
             )
         )
     return made
@@ -71,16 +71,3 @@ def propose(study: Study) -> Trial | None:
             continue
         return trial
     return None
-
-
-def is_worse_than_median(study: Study, trial: Trial) -> bool:
-    """Return True if the best validation of a trial is worse than the median of finished trials.
-
-    They are compared at its last validation, but not in the first third of a run, where high rates
-    and strong regularization look worse than they are.
-    """
-    spared = len(study.costs_of(study.trials[0])) // 3
-    pruner = optuna.pruners.MedianPruner(FEWEST_FINISHED, n_warmup_steps=spared)
-    costs = dict(enumerate(study.costs_of(trial)))
-    running = create_trial(state=TrialState.RUNNING, intermediate_values=costs)
-    return bool(pruner.prune(as_optuna(study), running))

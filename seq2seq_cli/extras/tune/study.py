@@ -2,6 +2,7 @@
 
 import functools
 import math
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ from seq2seq_cli.extras.tune.space import Option
 from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.model.weights import read_model_scores
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.checkpoints.checkpoint import read_state
 from seq2seq_cli.training.run import TrainingState, quality
 
 FEWEST_FINISHED = 5  # trials, before others are compared with them
@@ -102,10 +104,10 @@ class Study:
         assert trial.score is not None and trial.loss is not None, "it has finished"
         return quality(self.metric, trial.score, trial.loss)
 
-    def costs_of(self, trial: Trial) -> list[float]:
-        """Return the same of all validations of a trial, without losses, from its run folder."""
-        scores = _validations(self.run_of(trial), self.metric).values()
-        return [quality(self.metric, score, math.nan)[0] for score in scores]
+    def costs_of(self, trial: Trial) -> dict[int, float]:
+        """Return the same of all validations of a trial by their steps, without losses."""
+        scores = _validations(self.run_of(trial), self.metric)
+        return {step: quality(self.metric, one, math.nan)[0] for step, one in scores.items()}
 
     def end(self, trial: Trial) -> None:
         """Record how a trial ended whose training has returned."""
@@ -114,7 +116,8 @@ class Study:
         trial.updates = next(iter(run.all_checkpoints()), 0)
         # A run that was stopped has made an update since its last validation.
         if trial.updates != next(reversed(scores), None):
-            if self.should_prune(trial):
+            checkpoint = run.last_checkpoint
+            if checkpoint and self.should_prune(trial, read_state(checkpoint).plan.total):
                 kept = [score for score in scores.values() if math.isfinite(score)]
                 best = max if facts.higher_is_better else min
                 trial.state, trial.score = "pruned", best(kept, default=None)
@@ -126,13 +129,21 @@ class Study:
             trial.state = "finished"
             trial.score, trial.loss = found.scores[self.metric], found.scores["loss"]
 
-    def should_prune(self, trial: Trial) -> bool:
-        """Return True if a trial is worse at its last validation than most others were there."""
-        if len(self.finished) < FEWEST_FINISHED:
-            return False
-        from seq2seq_cli.extras.tune.proposals import is_worse_than_median  # which takes a second
+    def should_prune(self, trial: Trial, planned: int) -> bool:
+        """Return True if the best validation of a trial is worse than the median of finished ones.
 
-        return is_worse_than_median(self, trial)
+        They are compared after the same share of their updates, of which this trial will make
+        `planned`: numbers of updates and epochs depend on the size of batches. The first third is
+        spared, where high rates and strong regularization look worse than they are.
+        """
+        costs, finished = self.costs_of(trial), list(map(self.costs_of, self.finished))
+        step = max(costs, default=0)
+        if len(finished) < FEWEST_FINISHED or 3 * step <= planned:
+            return False
+        shares = [[c for s, c in one.items() if s * planned <= step * max(one)] for one in finished]
+        others = [costs[-1] for costs in shares if costs and math.isfinite(costs[-1])]
+        best = min(filter(math.isfinite, costs.values()), default=math.inf)
+        return bool(others) and best > statistics.median(others)
 
 
 @dataclass
@@ -154,7 +165,7 @@ class StopTrial:
             return False
         self.validated_step = state.validated_step
         study = Study.read(self.folder)
-        return study.should_prune(study.trials[self.number - 1])
+        return study.should_prune(study.trials[self.number - 1], state.plan.total)
 
 
 _RECORD = TypeAdapter(Study)

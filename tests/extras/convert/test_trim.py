@@ -322,6 +322,19 @@ def test_a_model_that_forgets_is_not_kept(all_runs, domain, seq2seq, tmp_path):
         assert (best == 0) == all(after[name].equal(before[name]) for name in before)
         assert seq2seq(*train).exit_code == 0  # nothing is left to do
     assert best != 0
+    # No later score can be compared with one on another scale.
+    longer = (*train, "--set", "training.max_steps=8")
+    other = ("--set", "validation.metric=chrf", "--allow-changed", "validation")
+    assert "data.general is scored before the first update" in seq2seq(*longer, *other).stderr
+    looser = ("--set", "validation.general_tolerance=2e9", "--allow-changed", "validation")
+    seq2seq(*longer, *looser).ok()
+    message = seq2seq("average", run, "--last", 2).error()
+    assert "must not get worse on data.general" in message
+    assert seq2seq("average", run, "--last", 2, "--force").exit_code == 0
+    late = (*train[:3], tmp_path / "late", *train[4:])
+    seq2seq(*late, "--set", "data.general=null", "--set", "training.max_steps=2").ok()
+    added = ("--allow-changed", "data.general", "--allow-changed", "training.max_steps")
+    assert "it cannot be added" in seq2seq(*late, *added).stderr
     result = seq2seq("train", config, "--run-dir", tmp_path / "new")
     assert "data.general needs a run to start from" in result.stderr
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,9 +28,15 @@ from number_task import (
 from seq2seq_cli import Translator
 from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.distill.distillation import Task, student_config, translate_source
+from seq2seq_cli.extras.distill.distillation import (
+    Task,
+    student_config,
+    translate_source,
+    valid_text,
+)
 from seq2seq_cli.extras.distill.filters import RULES, Filters, Translated, judge
 from seq2seq_cli.extras.distill.stages import written
 from seq2seq_cli.extras.distill.student import Shape
@@ -239,6 +246,20 @@ def test_tags_and_features_are_kept(seq2seq, tmp_path):
     assert len({corpus["pairs"] for corpus in given.values()}) == 2
     again = "3 1\tNUM;DE"
     assert seq2seq("translate", run, again).exit_code == 0
+
+
+def test_a_student_of_one_tag_is_validated_on_it(trained, numbers, tmp_path):
+    """The teacher's validation text has others, too."""
+    text = {"src": str(numbers / "test.src"), "tgt": str(numbers / "test.tgt")}
+    teacher = load_config(trained / "config.yaml")
+    corpora = [Corpus.model_validate({**text, "tag": tag}) for tag in ("<x>", None, "<y>")]
+    teacher = teacher.updated(data={"valid": tuple(corpora)}, decoding={"tag": "<x>"})
+    task = Task(Job((trained,)), tmp_path / "src", tmp_path / "run", Filters(3.0, 5.0))
+    assert valid_text(task, teacher).tags == ["<x>"]
+    by_line = replace(task, teacher=Job((trained,), input_format="jsonl"))
+    assert valid_text(by_line, teacher).tags == ["<x>", "<y>"]
+    with pytest.raises(UserError, match="give --valid"):
+        valid_text(task, teacher.updated(decoding={"tag": "<z>"}, data={"valid": (corpora[0],)}))
 
 
 def test_an_ensemble_teaches_and_real_pairs_are_mixed_in(trained, seq2seq, mono, tmp_path):

@@ -19,7 +19,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.tune.results import evidence
 from seq2seq_cli.extras.tune.space import DEFAULTS, Option, own_values, search_space
-from seq2seq_cli.extras.tune.study import Study
+from seq2seq_cli.extras.tune.study import Study, Trial
 
 pytest.importorskip("optuna")
 from seq2seq_cli.extras.tune.proposals import propose
@@ -142,6 +142,28 @@ def test_a_bad_trial_is_pruned(config, searched, seq2seq, tmp_path):
     points = logged_points(folder / "trials/6")
     assert pruned["score"] == min(p["valid/loss"] for p in points if "valid/loss" in p)
     assert options_of(folder / "best.yaml") == options_of(searched / "best.yaml")
+
+
+def test_trials_are_compared_after_the_same_share_of_their_updates(searched, tmp_path):
+    folder = with_next_trial(searched, tmp_path / "searched", {"training.lr": "0.06"})
+    study = Study.read(folder)
+    *finished, running = study.trials
+
+    def log(trial: Trial, losses: dict[int, float]) -> None:
+        points = ({"step": step, "valid/loss": loss} for step, loss in losses.items())
+        study.run_of(trial).path.mkdir(exist_ok=True)
+        study.run_of(trial).metrics.write_text("".join(f"{json.dumps(p)}\n" for p in points))
+
+    for trial in finished:
+        log(trial, {5: 3.0, 10: 2.0, 15: 1.0})
+    log(running, {5: 3.1})
+    assert study.should_prune(running, planned=14)
+    assert not study.should_prune(running, planned=15)  # in its first third
+    log(running, {4: 3.5, 12: 2.9})
+    assert study.should_prune(running, planned=15)
+    assert not study.should_prune(running, planned=30)  # of smaller batches
+    log(running, {6: float("nan")})
+    assert study.should_prune(running, planned=15)
 
 
 def test_the_config_itself_may_have_no_score(config, searched, seq2seq, tmp_path):
