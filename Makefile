@@ -83,7 +83,7 @@ faults: .venv/installed-test-extras .venv/installed-wheels
 	cd tests && ../$(BIN)/python -m faults.attacks
 	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures
 
-# Some 20 minutes: the compiled decoder on random models, where a read beyond an array is an error.
+# Half an hour: the compiled decoder on random models, where a read beyond an array is an error.
 sanitize: .venv/installed-test
 	cd tests && ../$(BIN)/python -m faults.sanitize
 
