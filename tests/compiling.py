@@ -14,13 +14,19 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined",
 
 # The kernels for newer processors, in C for those that have AVX2: what is put in place of what, and
 # options. GCC 12 cannot optimize it further.
-NEWER_X86 = {
+EMULATION_PATCHES = {
     'USE_TARGET(FEATURES ",avx512vnni" FEATURES_BF16)': 'USE_TARGET("avx2,fma")',
     'USE_TARGET("avx2,fma,avxvnni")': 'USE_TARGET("avx2,fma")',
     "return (bits & wanted) == wanted;": "return 1;",
     "return syscall(SYS_arch_prctl, ask_for_tiles, tile_data) == 0;": "return 1;",
 }
-EMULATION = ("-mavx2", "-mfma", "-include", str(Path(__file__).with_name("emulated_x86.h")), "-O1")
+EMULATION_FLAGS = (
+    "-mavx2",
+    "-mfma",
+    "-include",
+    str(Path(__file__).with_name("emulated_x86.h")),
+    "-O1",
+)
 
 
 def copy_sources(folder: Path, replaced: Mapping[str, str]) -> None:

@@ -1,8 +1,9 @@
 /* Instructions of AVX-512, AVX-VNNI and AMX in C, for processors that have AVX2 and FMA.
 
-   The compiler includes this file before kernels_avx512.c and kernels_avxvnni.c, so that their results
-   can be tested on all x86-64 processors. It has the instructions that they use; another one is an
-   error of the compiler, as its target lacks it. */
+   The compiler includes this file before every file, so that the results of kernels_avx512.c and
+   kernels_avxvnni.c can be tested on all x86-64 processors. It has the instructions that they use, in
+   the forms in which they use them; another one is an error of the compiler, as its target lacks it,
+   or ends the program. */
 
 #include <immintrin.h>
 #include <math.h>
@@ -38,7 +39,15 @@ WITH_HALVES(emulated_whole, (__m256)_mm256_cvtps_epi32(HALF(a)), __m512 a)
 
 EMULATED __m512 emulated_scale(__m512 a, __m512 b)
 {
-    FOR_LANES a[i] = ldexpf(a[i], (int)floorf(b[i]));
+    FOR_LANES
+    {
+        if (isnan(b[i]))
+            a[i] = b[i];
+        else if (isinf(b[i]))
+            a[i] *= b[i] > 0 ? b[i] : 0; /* NaN for 0 times infinity */
+        else
+            a[i] = ldexpf(a[i], (int)fminf(fmaxf(floorf(b[i]), -1000), 1000));
+    }
     return a;
 }
 
@@ -53,8 +62,8 @@ EMULATED __m512 emulated_scale(__m512 a, __m512 b)
 #define _mm512_max_ps emulated_max
 #define _mm512_min_ps emulated_min
 #define _mm512_abs_ps(x) ((__m512)((Words)(x) & 0x7fffffff))
-#define _mm512_roundscale_ps(x, to_even) emulated_round(x)
-#define _mm512_permute_ps(x, pairs) emulated_swap(x)
+#define _mm512_roundscale_ps(x, how) ((how) == 8 ? emulated_round(x) : (abort(), (x)))
+#define _mm512_permute_ps(x, how) ((how) == 0xb1 ? emulated_swap(x) : (abort(), (x)))
 #define _mm512_scalef_ps emulated_scale
 #define _mm512_castps512_ps256(x) _mm512_extractf32x8_ps(x, 0)
 
@@ -171,9 +180,9 @@ EMULATED __m256i emulated_round_to_bf16(__m512 x)
 
 EMULATED float emulated_dot(float sum, const uint16_t *a, const uint16_t *b)
 {
-    for (int half = 1; half >= 0; half--)
-        sum = emulated_normal(fmaf(emulated_half(a[half]), emulated_half(b[half]), sum));
-    return sum;
+    for (int odd = 1; odd >= 0; odd--)
+        sum = fmaf(emulated_half(a[odd]), emulated_half(b[odd]), emulated_normal(sum));
+    return emulated_normal(sum);
 }
 EMULATED __m512 emulated_dot_bf16(__m512 sum, __m512bh a, __m512bh b)
 {
@@ -214,7 +223,7 @@ static _Thread_local struct {
     uint8_t rows[16];
 } tiles_shape;
 static _Thread_local struct {
-    uint8_t row[16][64];
+    _Alignas(64) uint8_t row[16][64];
 } tiles[8];
 
 static void tiles_check(int is_right, const char *what)
@@ -228,19 +237,34 @@ __attribute__((unused)) static void tiles_configure(const void *from)
 {
     memcpy(&tiles_shape, from, sizeof tiles_shape);
     memset(tiles, 0, sizeof tiles);
-    for (int t = 0; t < 8 && tiles_shape.palette; t++)
-        tiles_check(tiles_shape.rows[t] <= 16 && tiles_shape.bytes[t] <= 64, "tile too large");
+    if (tiles_shape.palette == 0)
+        memset(&tiles_shape, 0, sizeof tiles_shape);
+    tiles_check(tiles_shape.palette <= 1, "palette");
+    for (int n = 0; n < 15; n++)
+        tiles_check(!tiles_shape.rest[n], "reserved bytes");
+    for (int t = 0; t < 16; t++) {
+        int rows = tiles_shape.rows[t], bytes = tiles_shape.bytes[t];
+        tiles_check(rows <= 16 && bytes <= 64 && !rows == !bytes && (t < 8 || !rows), "a tile's size");
+    }
+}
+__attribute__((unused)) static void tiles_in_use(int tile)
+{
+    tiles_check(tiles_shape.palette == 1 && tiles_shape.rows[tile], "a tile that is not configured");
+}
+__attribute__((unused)) static void tiles_zero(int tile)
+{
+    tiles_in_use(tile);
+    memset(tiles + tile, 0, sizeof *tiles);
 }
 __attribute__((unused)) static void tiles_load(int tile, const void *from, int64_t stride)
 {
-    tiles_check(tiles_shape.palette == 1, "not configured");
-    memset(tiles + tile, 0, sizeof *tiles);
+    tiles_zero(tile);
     for (int r = 0; r < tiles_shape.rows[tile]; r++)
         memcpy(tiles[tile].row[r], (const uint8_t *)from + r * stride, tiles_shape.bytes[tile]);
 }
 __attribute__((unused)) static void tiles_store(int tile, void *to, int64_t stride)
 {
-    tiles_check(tiles_shape.palette == 1, "not configured");
+    tiles_in_use(tile);
     for (int r = 0; r < tiles_shape.rows[tile]; r++)
         memcpy((uint8_t *)to + r * stride, tiles[tile].row[r], tiles_shape.bytes[tile]);
 }
@@ -248,7 +272,7 @@ __attribute__((unused)) static void tiles_multiply(int sum, int a, int b, int is
 {
     const uint8_t *rows = tiles_shape.rows;
     const uint16_t *bytes = tiles_shape.bytes;
-    tiles_check(tiles_shape.palette == 1, "not configured");
+    tiles_in_use(sum), tiles_in_use(a), tiles_in_use(b);
     tiles_check(sum != a && sum != b && a != b, "the same tile twice");
     tiles_check(rows[sum] == rows[a] && bytes[sum] == bytes[b] && bytes[a] == 4 * rows[b], "shapes");
     for (int m = 0; m < rows[sum]; m++)
@@ -256,10 +280,14 @@ __attribute__((unused)) static void tiles_multiply(int sum, int a, int b, int is
             const uint8_t *x = tiles[a].row[m] + 4 * k;
             for (int n = 0; n < bytes[b] / 4; n++) {
                 uint8_t *w = tiles[b].row[k] + 4 * n, *y = tiles[sum].row[m] + 4 * n;
-                if (is_bytes)
-                    *(int32_t *)y = emulated_dot_bytes(*(int32_t *)y, x, (int8_t *)w);
-                else
-                    *(float *)y = emulated_dot(*(float *)y, (uint16_t *)x, (uint16_t *)w);
+                int32_t words;
+                float number;
+                uint16_t pairs[4];
+                memcpy(&words, y, 4), memcpy(&number, y, 4);
+                memcpy(pairs, x, 4), memcpy(pairs + 2, w, 4);
+                words = emulated_dot_bytes(words, x, (int8_t *)w);
+                number = emulated_dot(number, pairs, pairs + 2); /* AMX may add in another order */
+                memcpy(y, is_bytes ? (void *)&words : &number, 4);
             }
         }
 }
@@ -272,7 +300,7 @@ __attribute__((unused)) static void tiles_multiply(int sum, int a, int b, int is
 #undef _tile_dpbf16ps
 #define _tile_loadconfig tiles_configure
 #define _tile_storeconfig(to) memcpy(to, &tiles_shape, sizeof tiles_shape)
-#define _tile_zero(tile) memset(tiles + (tile), 0, sizeof *tiles)
+#define _tile_zero tiles_zero
 #define _tile_loadd tiles_load
 #define _tile_stored tiles_store
 #define _tile_dpbusd(sum, a, b) tiles_multiply(sum, a, b, 1)

@@ -72,8 +72,8 @@ Pairs = Annotated[
 
 
 def _two_fields(given: tuple[str, str] | None) -> tuple[str, str] | None:
-    if given is not None and given[1].startswith("--"):
-        raise typer.BadParameter(f"it takes two values, and the second one is {given[1]}")
+    if option := next((value for value in given or () if value.startswith("--")), None):
+        raise typer.BadParameter(f"it takes two values, and one of them is {option}")
     return given
 
 

@@ -62,7 +62,7 @@ def average_weights(
             )
         if config.data.general is not None and decides:
             raise UserError(
-                f"{run_dir} must not get worse on data.general, on which no average is scored: "
+                f"{run_dir} must not get worse on data.general, on which average does not score: "
                 "write it to a file with --output, or replace the run's model with --force"
             )
 

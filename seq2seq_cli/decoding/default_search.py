@@ -27,7 +27,7 @@ class MeasuredSearch(Record):
 
 
 class DefaultSearch(Record):
-    step: NonNegativeInt  # updates of the run
+    step: NonNegativeInt  # updates of the run, or of all members of the ensemble
     metric: Metric
     lines: PositiveInt  # of the validation text
     length_penalty_formula: LengthPenalty

@@ -65,13 +65,13 @@ def choose_search_of_ensemble(ensemble: RunFolder) -> None:
     """As `choose_search`, for a trained ensemble whose members have all chosen one."""
     members, before = ensemble.members(), read_default_search(ensemble)
     steps = [found.step for member in members if (found := read_default_search(member))]
-    if len(steps) < len(members) or (before is not None and before.step == max(steps)):
+    if len(steps) < len(members) or (before is not None and before.step == sum(steps)):
         return
     config = load_config(members[0].config)
     assert config.valid_text is not None, "the members have chosen by it"
     text = config.valid_text.with_tag(config.decoding.tag)
     valid = read_held_out(text, load_tokenizers(members[0], config.tokenizer), config.data)
-    _choose(ensemble, config, valid, max(steps), nothing)
+    _choose(ensemble, config, valid, sum(steps), nothing)
 
 
 def _choose(

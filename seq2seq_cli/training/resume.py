@@ -260,6 +260,8 @@ def _apply_changes(run: Run, hashes: dict[str, str]) -> None:
     config, state = run.config, run.state
     text, budget = run.data.batches.key, config.training.batch_budget
     scored_by = _scored_by(run, hashes)
+    is_scored_alike = state.scored_by == scored_by
+    _check_general_baseline(run, _general_scored_by(run, hashes), is_scored_alike=is_scored_alike)
     is_midway = bool(state.position or state.earlier_parts)
     state.awaits_validation = state.awaits_validation and config.data.valid is not None
     if state.text != text:
@@ -272,22 +274,21 @@ def _apply_changes(run: Run, hashes: dict[str, str]) -> None:
         logger.info(
             "training.tokens_per_batch changed; this epoch continues with the pairs not used yet"
         )
-    if state.scored_by != scored_by:
+    if not is_scored_alike:
         state.best_models, state.validations_without_best = [], 0
         logger.info("validation changed; the best score so far is reset")
     state.text, state.tokens_per_batch, state.scored_by = text, budget, scored_by
-    _keep_score_before_training(run, _general_scored_by(run, hashes))
 
 
-def _keep_score_before_training(run: Run, scored_by: str | None) -> None:
+def _check_general_baseline(run: Run, scored_by: str | None, *, is_scored_alike: bool) -> None:
     """Raise UserError if scores on `data.general` cannot be compared with the one before training.
 
-    Before the first update it is scored again.
+    Before the first update it is scored again. `is_scored_alike`: whether all scores are; states of
+    earlier versions lack `general_scored_by`.
     """
     state = run.state
-    is_known = state.general_scored_by is not None or state.general_before is None
-    before = state.general_scored_by if is_known else scored_by  # of an earlier version
-    if scored_by not in (None, before):
+    before = state.general_scored_by or (scored_by if is_scored_alike else None)
+    if scored_by is not None and (scored_by != before or state.general_before is None):
         if state.step:
             raise UserError(
                 "data.general is scored before the first update, and every later score is compared "
@@ -299,38 +300,38 @@ def _keep_score_before_training(run: Run, scored_by: str | None) -> None:
 
 
 def _scored_by(run: Run, hashes: dict[str, str]) -> str:
-    """Return a hash of all but the model that a validation score depends on."""
-    config, general = run.config, hashes.get("general")
-    return _hash_of(
-        hashes.get("valid"),
-        *([general, config.validation.general_tolerance] if general else []),
-        *_scoring(run),
-        *(config.valid_text.options if config.valid_text is not None else []),
-    )
-
-
-def _general_scored_by(run: Run, hashes: dict[str, str]) -> str | None:
-    """Return the same of a score on `data.general`; None without it."""
-    text = run.config.held_out.get("general")
-    return None if text is None else _hash_of(hashes["general"], *_scoring(run), *text.options)
-
-
-def _hash_of(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _scoring(run: Run) -> list[Any]:
-    """Return all but the model and the text that a score depends on.
+    """Return a hash of all but the model that a validation score depends on.
 
     Options that runs of earlier versions do not have count only if they are used.
     """
     config, validation = run.config, run.config.validation
     default_length = DataConfig.model_fields["max_length"].default
-    return [
+    return _hash_of(
+        hashes.get("valid"),
+        *([hashes["general"], validation.general_tolerance] if "general" in hashes else []),
         config.data.on_bad_line,
         *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
         *(["merge_references"] if validation.merge_references else []),
         config.decoding.model_dump(mode="json", exclude={"tokens_per_batch", "tag"}),
         run.data.statistics.model_dump(),
         *([config.data.max_length] if config.data.max_length != default_length else []),
-    ]
+        *(config.valid_text.options if config.valid_text is not None else []),
+    )
+
+
+def _general_scored_by(run: Run, hashes: dict[str, str]) -> str | None:
+    """Return a hash of the text, metric and search of `data.general`; None without it."""
+    text, validation = run.config.held_out.get("general"), run.config.validation
+    if text is None:
+        return None
+    of_metric = {"metric", "decode", "bleu_tokenize", "lowercase", "merge_references"}
+    return _hash_of(
+        *(hashes["general"], *text.options, validation.model_dump(mode="json", include=of_metric)),
+        run.config.decoding.model_dump(
+            mode="json", exclude_defaults=True, exclude={"tokens_per_batch", "tag"}
+        ),
+    )
+
+
+def _hash_of(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

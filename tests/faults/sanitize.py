@@ -22,7 +22,14 @@ from typing import Any
 
 import torch
 from commands import ROOT
-from compiling import COMPILER, EMULATION, NEWER_X86, SANITIZERS, compile_library, copy_sources
+from compiling import (
+    COMPILER,
+    EMULATION_FLAGS,
+    EMULATION_PATCHES,
+    SANITIZERS,
+    compile_library,
+    copy_sources,
+)
 from random_searches import Stepwise, assert_same, random_config, random_requests
 from rounded_models import rounded
 from small_models import build
@@ -52,7 +59,7 @@ BUILDS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "with threads in every loop": (THREADED, ()),
 }
 if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
-    BUILDS[EMULATED] = (NEWER_X86, EMULATION)
+    BUILDS[EMULATED] = (EMULATION_PATCHES, EMULATION_FLAGS)
 KERNELS = ("amx", "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "plain")
 # Of the logits' norm: a number between two that can be rounded to may become the other.
 WORST = {"fp32": 3e-5, "bf16": 0.03, "int8": 0.1}

@@ -93,7 +93,7 @@ def test_translator_works_after_fork_and_without_torch_dynamo(trained):
     assert printed.stdout == "one two three False\none two 1\nthree 2\n"
 
 
-def test_nbest_lists_and_scores(trained, seq2seq):
+def test_nbest_lists_and_scores(trained, seq2seq, tmp_path):
     options = ("--beam-size", 4, "--n-best", 3, "--precision", "fp32")
     nbest = seq2seq("translate", trained, *options, "--format", "nbest", "1 2", "3").stdout
     entries = [line.split(" ||| ") for line in nbest.splitlines()]
@@ -104,9 +104,10 @@ def test_nbest_lists_and_scores(trained, seq2seq):
     assert found["log_prob"] == pytest.approx(sum(found["token_log_probs"]))
     assert found["score"] == pytest.approx(found["log_prob"] / 3, abs=1e-3)  # two words and EOS
     assert len(found["n_best"]) == 2
-    scored = ("score", trained, "--src", "-", "--nbest")
-    Path("listed").write_text("0 ||| one ||| two ||| log_prob= -1.0 ||| -0.5\n")
-    assert seq2seq(*scored, "listed", stdin="1 2\n").stdout.startswith("0 ||| one ||| two ||| log")
+    listed = tmp_path / "listed"
+    listed.write_text("0 ||| one ||| two ||| log_prob= -1.0 ||| -0.5\n")
+    scored = seq2seq("score", trained, "--src", "-", "--nbest", listed, stdin="1 2\n").stdout
+    assert scored.startswith("0 ||| one ||| two ||| log_prob=")
     assert "need --format" in seq2seq("translate", trained, *options, "1 2").stderr
 
 

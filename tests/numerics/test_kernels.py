@@ -10,8 +10,8 @@ import pytest
 import torch
 from compiling import (
     COMPILER,
-    EMULATION,
-    NEWER_X86,
+    EMULATION_FLAGS,
+    EMULATION_PATCHES,
     SANITIZERS,
     compile_program,
     copy_sources,
@@ -80,9 +80,9 @@ def test_kernels_of_newer_processors_give_the_same_bits(program, tmp_path):
     expected = hashes(program, "avx2")
     if expected is None:
         pytest.skip("emulation needs avx2")
-    copy_sources(tmp_path, NEWER_X86)
+    copy_sources(tmp_path, EMULATION_PATCHES)
     emulated = tmp_path / "emulated"
-    compile_program(COMPILER, PROGRAM, emulated, *EMULATION, library=None, folder=tmp_path)
+    compile_program(COMPILER, PROGRAM, emulated, *EMULATION_FLAGS, library=None, folder=tmp_path)
     for name, precisions in {"avxvnni": "5", "avx512": "7", "amx": "7"}.items():
         assert hashes(emulated, name) == expected | {"kernels": name, "precisions": precisions}
 

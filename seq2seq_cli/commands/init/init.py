@@ -178,7 +178,7 @@ class Text:
     src: Side
     tgt: Side
     bytes_of_longer_side: int
-    unreadable: str = ""  # why the first line that cannot be read
+    reason_unreadable: str = ""  # why the first such line cannot be read
 
     @property
     def held_out(self) -> int:
@@ -189,8 +189,8 @@ class Text:
         """Yield the rows of the summary, each with a label."""
         dropped = f"{self.counts.empty:,} with an empty side, {self.counts.bad:,} unreadable"
         yield "training text", f"{counted(self.counts.pairs, 'pair')}; dropped: {dropped}"
-        if self.unreadable:
-            yield "unreadable", f"the first: {self.unreadable}"
+        if self.reason_unreadable:
+            yield "unreadable", f"the first: {self.reason_unreadable}"
         yield "source", str(self.src)
         yield "target", str(self.tgt)
         for name, side in (("source", self.src), ("target", self.tgt)):
@@ -218,7 +218,7 @@ def text_of(
 
 
 def look_at(given: ParallelText) -> Text:
-    """Read a text once.
+    """Read a text, whose features and unreadable lines are looked at in a second pass.
 
     Raises UserError if it has no pairs or only very long ones, files of different lengths, no
     features where there should be some, and if most lines cannot be read, with the reason.
@@ -396,8 +396,8 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
         chosen["tokenizer.shared"] = Choice(False, "formulas have words of their own")
     elif not {*text.src.scripts} & {*text.tgt.scripts}:
         chosen["tokenizer.shared"] = Choice(False, "source and target have different scripts")
-    is_of_strings = _is_spelling(text) or _is_formal(text)  # which NFKC could make equal: x², x2
-    if text.src.not_nfkc and not is_of_strings:
+    is_string_task = _is_spelling(text) or _is_formal(text)  # NFKC could make x² and x2 equal
+    if text.src.not_nfkc and not is_string_task:
         reason = f"{text.src.not_nfkc:.2%} of the source lines have ligatures, full-width letters …"
         chosen["tokenizer.normalization"] = Choice({"src": "nfkc", "tgt": "identity"}, reason)
     if _is_spelling(text) and "Hangul" in {*text.src.scripts} - {*text.tgt.scripts}:

@@ -118,7 +118,9 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
     tag, is_tagged_by_line = teacher.decoding.tag, task.teacher.input_format == "jsonl"
     if found is not None and tag is not None and not is_tagged_by_line:
         of_tag = [corpus for corpus in found.corpora if corpus.tag == tag]
-        found = ParallelText((*of_tag,)) if of_tag else None
+        if not of_tag:
+            raise UserError(f"{first} has no validation text with the tag {tag}: give {option}")
+        found = ParallelText((*of_tag,))
     if found is None:
         raise UserError(
             f"{first} has no validation text here, to choose the best student: give {option}"

@@ -108,8 +108,8 @@ def write_config(
 def _vocabulary(teacher: Config) -> dict[str, Choice]:
     """Return the options of the teacher's vocabulary.
 
-    Of one that cannot be learned, as after `import` and `trim`, these are symbols and the
-    normalization; an imported tokenizer may also normalize by itself.
+    If it cannot be learned (after `import` or `trim`), only the symbols and the normalization are
+    taken over; an imported tokenizer may also normalize by itself.
     """
     taken, kind = _TAKEN_OVER, teacher.tokenizer.kind
     normalization = teacher.tokenizer.normalization

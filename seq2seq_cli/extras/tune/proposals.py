@@ -4,6 +4,8 @@ Its study is made from the record whenever it is needed, so that an interrupted 
 one without interruptions does.
 """
 
+import math
+
 import optuna
 from optuna.distributions import (
     BaseDistribution,
@@ -39,13 +41,14 @@ def as_optuna(study: Study) -> optuna.Study:
             continue
         values = {o: o.value_of(trial.values.get(o.name, "")) for o in study.options}
         known = {o: value for o, value in values.items() if value is not None}
+        costs = [cost for cost in study.costs_of(trial).values() if math.isfinite(cost)]
         made.add_trial(
             create_trial(
                 state=_STATES[trial.state],
                 value=study.cost_of(trial)[0] if trial.state == "finished" else None,
                 params={option.name: value for option, value in known.items()},
                 distributions={option.name: distribution(option) for option in known},
-                intermediate_values=study.costs_of(trial),
+                intermediate_values={0: min(costs)} if costs else {},  # by which pruned ones rank
             )
         )
     return made

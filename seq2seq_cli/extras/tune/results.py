@@ -47,12 +47,12 @@ def write_best(study: Study) -> None:
     """
     best, first = study.best, study.trials[0]
     assert best is not None, "the caller has checked it"
-    of_first = "none" if first.score is None else f"{first.score:.3f}"
+    first_score = "none" if first.score is None else f"{first.score:.3f}"
     config = study.config_of(best)
     count = counted(len(study.finished), "finished trial")
     head = [
         f"Written by seq2seq tune: trial {best.number:,} of {len(study.trials):,}, with validation "
-        f"{study.metric} {best.score:.3f}; trial 1, the config itself, has {of_first}. The "
+        f"{study.metric} {best.score:.3f}; trial 1, the config itself, has {first_score}. The "
         f"comment at each searched option names its range, and the best {study.metric} in parts of "
         f"the range, of {count}. Small differences are chance.",
         "All other options have the defaults of configs/reference.yaml.",

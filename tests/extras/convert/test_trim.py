@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -292,6 +293,14 @@ def test_fine_tuning_keeps_the_rows_of_missing_tokens(all_runs, domain, seq2seq,
         ).ok()
 
 
+def as_earlier_version(path: Path) -> None:
+    """Remove from a state what states did not have."""
+    state = json.loads(path.read_text())
+    del state["general_scored_by"], state["sha256"]
+    content = json.dumps(state, sort_keys=True)
+    path.write_text(json.dumps({**state, "sha256": sha256(content.encode()).hexdigest()}))
+
+
 def test_a_model_that_forgets_is_not_kept(all_runs, domain, seq2seq, tmp_path):
     """The first model is scored before it is trained, and stays if all others are worse."""
     general = tmp_path / "general.tsv"
@@ -326,8 +335,17 @@ def test_a_model_that_forgets_is_not_kept(all_runs, domain, seq2seq, tmp_path):
     longer = (*train, "--set", "training.max_steps=8")
     other = ("--set", "validation.metric=chrf", "--allow-changed", "validation")
     assert "data.general is scored before the first update" in seq2seq(*longer, *other).stderr
+    state = last_checkpoint(run) / "state.json"
+    present = state.read_bytes()
+    as_earlier_version(state)
+    assert "data.general is scored before the first update" in seq2seq(*longer, *other).stderr
+    seq2seq(*train).ok()
+    state.write_bytes(present)
     looser = ("--set", "validation.general_tolerance=2e9", "--allow-changed", "validation")
-    seq2seq(*longer, *looser).ok()
+    repeated = ("--set", f"data.train={[text, text]}", "--allow-changed", "data.train")
+    for number, changed in enumerate((repeated, looser), 8):
+        steps = ("--set", f"training.max_steps={number}")
+        seq2seq(*train, *steps, *repeated, *changed).ok()
     message = seq2seq("average", run, "--last", 2).error()
     assert "must not get worse on data.general" in message
     assert seq2seq("average", run, "--last", 2, "--force").exit_code == 0

@@ -156,6 +156,7 @@ def test_trials_are_compared_after_the_same_share_of_their_updates(searched, tmp
 
     for trial in finished:
         log(trial, {5: 3.0, 10: 2.0, 15: 1.0})
+    log(finished[0], {20: 3.0, 40: 2.0, 60: 1.0})  # of a quarter of the batch
     log(running, {5: 3.1})
     assert study.should_prune(running, planned=14)
     assert not study.should_prune(running, planned=15)  # in its first third
