@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seq2seq_cli.config.metrics import Metric
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -55,16 +56,8 @@ def average_weights(
         loaded = Translator.load(run_dir, device, which=which, exact=True)
         model, config = loaded.model, loaded.config
         decides = output is None and not force
-        if config.data.valid is None and decides:
-            raise UserError(
-                f"{run_dir} has no validation text to score the average on: write it to a file "
-                "with --output, or replace the run's model with --force"
-            )
-        if config.data.general is not None and decides:
-            raise UserError(
-                f"{run_dir} must not get worse on data.general, on which average does not score: "
-                "write it to a file with --output, or replace the run's model with --force"
-            )
+        if decides:
+            _check_that_scores_decide(run_dir, config)
 
         def score() -> Scores:
             translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
@@ -90,6 +83,20 @@ def average_weights(
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")
         return "\n".join(lines)
+
+
+def _check_that_scores_decide(run_dir: Path, config: Config) -> None:
+    """Raise UserError if the validation text alone cannot tell whether an average is better."""
+    if config.data.valid is None:
+        raise UserError(
+            f"{run_dir} has no validation text to score the average on: write it to a file with "
+            "--output, or replace the run's model with --force"
+        )
+    if config.data.general is not None:
+        raise UserError(
+            f"{run_dir} must not get worse on data.general, on which average does not score: write "
+            "it to a file with --output, or replace the run's model with --force"
+        )
 
 
 def _select(
