@@ -40,7 +40,7 @@ async function readNumbers() {
   let at = 0;
   for (const map of maps) {
     const [layers, heads, rows, columns] = map.shape;
-    const size = layers * heads * (map.isCausal ? (rows * (rows + 1)) / 2 : rows * columns);
+    const size = layers * heads * rows * columns;
     map.roots = new Uint8Array(buffer, at, size); // √weight · 255
     at += size;
   }
@@ -54,12 +54,10 @@ async function readNumbers() {
 
 function weights(map, layer, head) {
   const [, heads, rows, columns] = map.shape;
-  const index = layer * heads + head;
-  let at = index * (map.isCausal ? (rows * (rows + 1)) / 2 : rows * columns);
-  return Array.from({ length: rows }, (_, query) => {
-    const row = new Array(columns).fill(0);
-    const seen = map.isCausal ? query + 1 : columns;
-    for (let memory = 0; memory < seen; memory++) row[memory] = (map.roots[at++] / 255) ** 2;
+  let at = (layer * heads + head) * rows * columns;
+  return Array.from({ length: rows }, () => {
+    const row = new Array(columns);
+    for (let memory = 0; memory < columns; memory++) row[memory] = (map.roots[at++] / 255) ** 2;
     return row;
   });
 }

@@ -31,9 +31,9 @@ def attention_page(studies: Sequence[AttentionStudy]) -> str:
     """
     assert studies
     described = [_described(study) for study in studies]
-    maps = [(kind, study.maps(kind)) for study in studies for kind in KINDS]
-    numbers = b"".join(_weights(of_kind.weights_LHQM, kind == "decoder") for kind, of_kind in maps)
-    for _, of_kind in maps:  # the norms in bfloat16: as precise as the weights
+    maps = [study.maps(kind) for study in studies for kind in KINDS]
+    numbers = b"".join(_weights(of_kind.weights_LHQM) for of_kind in maps)
+    for of_kind in maps:  # the norms in bfloat16: as precise as the weights
         bits_LHM = of_kind.value_norms_LHM.detach().cpu().to(torch.bfloat16).view(torch.int16)
         numbers += bits_LHM.numpy().astype("<i2").tobytes()
     style, script = _read("attention_page.css"), _read("attention_page.js")
@@ -84,7 +84,6 @@ def _described(study: AttentionStudy) -> dict[str, object]:
         "maps": {
             kind: {
                 "shape": list(study.maps(kind).weights_LHQM.shape),
-                "isCausal": kind == "decoder",
                 "queries": _axis(queries),
                 "memory": _axis(memory),
             }
@@ -117,10 +116,7 @@ def _short(number: float) -> float:
     return float(f"{number:.4g}")
 
 
-def _weights(weights_LHQM: Tensor, is_causal: bool) -> bytes:
-    """Return weights row by row, without the part that a causal mask hides."""
+def _weights(weights_LHQM: Tensor) -> bytes:
+    """Return the bytes of weights, row by row."""
     roots_LHQM = np.sqrt(np.clip(weights_LHQM.detach().cpu().numpy(), 0, 1))
-    bytes_LHQM = np.round(roots_LHQM * 255).astype(np.uint8)
-    if is_causal:
-        bytes_LHQM = bytes_LHQM[:, :, *np.tril_indices(bytes_LHQM.shape[-1])]
-    return bytes_LHQM.tobytes()
+    return np.round(roots_LHQM * 255).astype(np.uint8).tobytes()
