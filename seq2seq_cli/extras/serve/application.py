@@ -137,6 +137,9 @@ def _openapi_document(limits: Limits, pairs: Sequence[LanguagePair]) -> dict[str
         "Alternatives": {"type": "integer", "minimum": 0, "maximum": limits.alternatives},
     }
     statuses = document["components"]["responses"]
+    error = {"$ref": "#/components/schemas/Error"}
+    for response in statuses.values():
+        response["content"] = {"application/json": {"schema": error}}
     errors = {status: {"$ref": f"#/components/responses/{status}"} for status in statuses}
     for operations in document["paths"].values():
         for operation in operations.values():
