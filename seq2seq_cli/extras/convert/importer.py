@@ -129,12 +129,12 @@ def _verify(
     from seq2seq_cli.decoding.translator import Translator
     from seq2seq_cli.extras.convert import verify as verifying
 
-    if name == "huggingface":
-        return verifying.verify_huggingface(folder, run, orders, text)
-    if name == "marian":
-        return verifying.verify_marian(folder, model, run, orders, text)
-    inner = folder / "model" if name == "argos" else folder
     translator = Translator.load(run, "cpu", ["decoding.precision=fp32"])
+    if name == "huggingface":
+        return verifying.verify_huggingface(folder, translator, orders, text)
+    if name == "marian":
+        return verifying.verify_marian(folder, model, translator, orders, text)
+    inner = folder / "model" if name == "argos" else folder
     return verifying.verify_ctranslate2(inner, model, translator, orders, text)
 
 

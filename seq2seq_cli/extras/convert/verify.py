@@ -12,9 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import torch
+
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.data.batch_plan import pad_rows
-from seq2seq_cli.decoding.backends import load_backend
 from seq2seq_cli.decoding.requests import Request
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
@@ -23,7 +24,7 @@ from seq2seq_cli.extras.convert.ctranslate2 import pieces_in
 from seq2seq_cli.extras.convert.foreign import ForeignModel
 from seq2seq_cli.extras.convert.writer import Order, Orders
 from seq2seq_cli.extras.export.ctranslate2 import greedy
-from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.extras.export.marian import Marian
 from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 
@@ -61,13 +62,13 @@ def sentences(tokenizer: Tokenizer, text: Path | None) -> list[str]:
     return made
 
 
-def verify_huggingface(source: Path, run: Path, orders: Orders, text: Path | None) -> str:
+def verify_huggingface(
+    source: Path, translator: Translator, orders: Orders, text: Path | None
+) -> str:
     """Compare ids and logits with transformers; return what was compared, or raise UserError."""
-    import torch
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
     from transformers.utils import logging
 
-    translator = Translator.load(run, "cpu", ["decoding.precision=fp32"])
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     with redirect_stderr(StringIO()):
@@ -118,18 +119,16 @@ def _own_rows(order: Order) -> list[int]:
     return [number for number in rows if not (order.is_start_copied and number == BOS_ID)]
 
 
-def _padded(rows: Sequence[Sequence[Any]], value: int) -> Any:
-    import torch
-
+def _padded(rows: Sequence[Sequence[Any]], value: int) -> torch.Tensor:
     return torch.from_numpy(pad_rows(rows, value))
 
 
 def verify_marian(
-    source: Path, model: ForeignModel, run: Path, orders: Orders, text: Path | None
+    source: Path, model: ForeignModel, translator: Translator, orders: Orders, text: Path | None
 ) -> str:
     """Compare with CTranslate2, which converts Marian's models, in its own dialect.
 
-    It computes the sinusoids and epsilon of transformers, so the weights are compared under these.
+    It computes the sinusoids and epsilon of transformers, so the weights are compared with these.
     """
     from ctranslate2.converters import MarianConverter
 
@@ -144,12 +143,8 @@ def verify_marian(
             MarianConverter(weights, [str(path) for path in paths]).convert(str(folder))
         except (KeyError, ValueError) as error:
             return f"not compared, as CTranslate2's converter refuses it ({short(str(error))})"
-        original = Translator.load(run, "cpu", ["decoding.precision=fp32"])
-        dialect = {"position_base": 10_000.0, "norm_epsilon": 1e-5}
-        config = original.config.updated(model=dialect)
-        weights_path = RunFolder(run).weights()
-        backend = load_backend(weights_path, config, original.tokenizers, "cpu", "fp32")
-        translator = Translator(backend, original.tokenizers, config)
+        compared = Marian().compared_model(translator.model)
+        translator = Translator(compared, translator.tokenizers, translator.config)
         report = verify_ctranslate2(folder, model, translator, orders, text)
     return f"{report}, computed with CTranslate2's positions and epsilon"
 
