@@ -134,10 +134,8 @@ class SpmVocabTokenizer(Tokenizer):
 
     @functools.cached_property
     def _byte_pieces(self) -> set[str]:
-        return {p for p in _BYTES if p in self._spm_pieces and self._is_spm_byte(p)}
-
-    def _is_spm_byte(self, piece: str) -> bool:
-        return bool(self._processor.is_byte(self._spm_pieces[piece]))
+        ids = self._spm_pieces
+        return {p for p in _BYTES if p in ids and self._processor.is_byte(ids[p])}
 
     @functools.cached_property
     def _bytes(self) -> dict[int, int]:

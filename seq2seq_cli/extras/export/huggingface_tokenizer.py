@@ -10,16 +10,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sentencepiece import sentencepiece_model_pb2
-
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export.sentencepiece_rules import WHITE_SPACE
 from seq2seq_cli.extras.export.vocabularies import Rows, names_of, write_spm
 from seq2seq_cli.files import write_json
 from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
+from seq2seq_cli.tokenizers.sentencepiece_tokenizer import parsed
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer, Tokenizers
 
-_NORMAL = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL  # type: ignore[attr-defined]
 # Stand for these characters temporarily: in quoted text no digit follows QUOTE.
 _STAND_IN, _QUOTE = QUOTE + "0", QUOTE + "1"
 _UNQUOTING = (
@@ -37,8 +35,7 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
     from tokenizers import Tokenizer as Fast
     from transformers import PreTrainedTokenizerFast
 
-    proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    proto.ParseFromString(tokenizer.model)
+    proto = parsed(tokenizer.model)
     names = [piece.piece for piece in proto.pieces]
     if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
         # It matches names. With ▁ inside, they match no text, as that is split before each ▁.
@@ -133,7 +130,7 @@ def _merges(proto: Any, ids: dict[str, int]) -> list[tuple[str, str]]:
     ranked = sorted(
         (-piece.score, ids[a], ids[b], a, b)
         for piece in proto.pieces
-        if piece.type == _NORMAL
+        if piece.type == piece.NORMAL
         for i in range(1, len(piece.piece))
         if (a := piece.piece[:i]) in ids and (b := piece.piece[i:]) in ids
     )
@@ -179,7 +176,7 @@ def _pre_tokenizer(proto: Any, symbols: Iterable[str]) -> Any:
     if patterns := sorted(map(re.escape, symbols), key=len, reverse=True):
         steps.append(pre_tokenizers.Split(Regex("|".join(patterns)), "isolated"))
     if trainer.model_type == trainer.UNIGRAM:
-        pieces = [piece.piece for piece in proto.pieces if piece.type == _NORMAL]
+        pieces = [piece.piece for piece in proto.pieces if piece.type == piece.NORMAL]
         steps.append(pre_tokenizers.Split(Regex(_byte_like(pieces)), "merged_with_previous"))
     return pre_tokenizers.Sequence(steps)
 
