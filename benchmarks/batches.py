@@ -75,7 +75,7 @@ def plan_of(name: str) -> Callable[..., list[np.ndarray]] | None:
         for start in range(0, len(pairs), size):
             pool = shuffled[start : start + size]
             order = pool[orders[kind](src[pool], tgt[pool], generator)]
-            found += batch_plan._split_into_batches(order, longer[order], tokens_per_batch)
+            found += batch_plan.split_into_batches(order, longer[order], tokens_per_batch)
         return [found[i] for i in generator.permutation(len(found))]
 
     return plan

@@ -73,7 +73,7 @@ def plan_epoch(
     longer_sides = np.maximum(src_lengths, tgt_lengths)
     shuffled = generator.permutation(pairs)
     order = shuffled[np.argsort(longer_sides[shuffled], kind="stable")]
-    batches = _split_into_batches(order, longer_sides[order], tokens_per_batch, pairs_per_batch)
+    batches = split_into_batches(order, longer_sides[order], tokens_per_batch, pairs_per_batch)
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
@@ -83,7 +83,7 @@ def bucket_by_length(
     """Return batches of pairs of similar length, longest first, without randomness."""
     src, tgt = (np.asarray(lengths, np.int32) for lengths in (src_lengths, tgt_lengths))
     order = _by_length(src, tgt)[::-1]
-    return _split_into_batches(order, np.maximum(src, tgt)[order], tokens_per_batch)
+    return split_into_batches(order, np.maximum(src, tgt)[order], tokens_per_batch)
 
 
 def regroup(
@@ -98,7 +98,7 @@ def regroup(
     lengths = np.maximum(src_lengths, tgt_lengths)[order]
 
     def split(tokens_per_batch: int) -> Plan:
-        return _split_into_batches(order, lengths, tokens_per_batch, pairs_per_batch)
+        return split_into_batches(order, lengths, tokens_per_batch, pairs_per_batch)
 
     most = int(lengths.sum()) + int(lengths[-1]) * len(order)
     # The number of batches falls as their size grows, and `bisect` looks in rising numbers.
@@ -122,7 +122,7 @@ def _by_length(src_lengths: Ids, tgt_lengths: Ids) -> Indices:
     return order.astype(np.int32)
 
 
-def _split_into_batches(
+def split_into_batches(
     order: Indices, lengths: Ids, tokens_per_batch: int, pairs_per_batch: int | None = None
 ) -> Plan:
     """Split ordered pairs into batches; `lengths`: of their longer sides."""

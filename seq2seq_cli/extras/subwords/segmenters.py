@@ -7,13 +7,14 @@ lattice, V vocabulary.
 import array
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from seq2seq_cli.config.types import TokenizerKind
+from seq2seq_cli.data.batch_plan import split_into_batches
 from seq2seq_cli.data.tokenization import Ids
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID
 
@@ -100,7 +101,8 @@ class BpeDropout:
         first_W, lengths_W = (ends_N - lengths_N)[starts_W[changed]], lengths_W[changed]
         first_drop_W, numbers_W = steps_kept_W[changed].astype(np.int64), numbers_W[changed]
         merged = []
-        for group in groups_by_length(lengths_W, _MOST_SYMBOLS):
+        order_W = np.argsort(lengths_W, kind="stable").astype(np.int32)
+        for group in split_into_batches(order_W, lengths_W[order_W] + 1, _MOST_SYMBOLS):
             columns_L = np.arange(lengths_W[group].max() + 1)
             symbols_WL = text[(first_W[group, None] + columns_L).clip(max=len(text) - 1)]
             symbols_WL[columns_L >= lengths_W[group, None]] = UNK_ID  # which no merge has
@@ -172,19 +174,6 @@ class BpeDropout:
         """Return the ranks of the merges of two symbols each."""
         is_known, places = find_in_sorted(self._pairs, left * self._vocab_size + right)
         return np.where(is_known, self._ranks[places], _IMPOSSIBLE)
-
-
-def groups_by_length(lengths_W: Counts, most: int) -> Iterator[Counts]:
-    """Yield the indices of all stretches in groups, each of which pads to at most `most` symbols.
-
-    A longer stretch is a group of its own.
-    """
-    order_W = np.argsort(lengths_W, kind="stable")
-    while len(order_W):
-        padded_W = np.arange(1, len(order_W) + 1) * (lengths_W[order_W] + 1)
-        size = max(1, int(np.searchsorted(padded_W, most, side="right")))
-        yield order_W[:size]
-        order_W = order_W[size:]
 
 
 def _in_order(order_C: Counts, sizes_C: Counts, ids_N: Counts) -> tuple[Counts, Counts]:

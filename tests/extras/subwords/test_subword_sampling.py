@@ -1,6 +1,5 @@
 """Sampled segmentations: their distribution, and what they depend on."""
 
-import itertools
 import math
 import random
 import tracemalloc
@@ -23,7 +22,7 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.subwords.sampler import SubwordSampler, learned_pieces, make_samplers
-from seq2seq_cli.extras.subwords.segmenters import LearnedPiece, groups_by_length
+from seq2seq_cli.extras.subwords.segmenters import LearnedPiece
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID, Tokenizer, Tokenizers
 
 STRENGTHS = {"bpe": 0.1, "unigram": 0.3}
@@ -254,15 +253,6 @@ def test_long_stretches_are_sampled_apart_from_short_ones(tokenizer, lines):
     for one, other in zip(alone * 50, together, strict=False):
         assert one.tolist() == other.tolist()
     assert tokenizer.to_text(together[-1].tolist()) == "ab" * 2_000
-
-
-def test_groups_by_length_have_every_stretch_once_and_are_small():
-    lengths = np.array([3, 1, 50, 2, 3, 1])
-    groups = [group.tolist() for group in groups_by_length(lengths, 12)]
-    assert sorted(itertools.chain(*groups)) == list(range(6))
-    assert [2] in groups  # longer than a group may be
-    for group in groups:
-        assert len(group) == 1 or len(group) * (lengths[group].max() + 1) <= 12
 
 
 def test_a_reused_vocabulary_without_subwords_is_refused(tmp_path: Path):
