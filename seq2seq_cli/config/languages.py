@@ -1,11 +1,10 @@
 """The languages that a run translates from and to."""
 
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 from seq2seq_cli import plugins
-from seq2seq_cli.config.text import Corpus, DataConfig, is_language, without_compression
+from seq2seq_cli.config.text import Corpus, DataConfig, format_of, is_language
 from seq2seq_cli.errors import UserError, short
 
 _IN_A_NAME = re.compile(r"([A-Za-z]{2})(?:[-_]([A-Za-z]{2,4}))?")
@@ -30,8 +29,7 @@ def languages_of(data: DataConfig) -> LanguagePair | None:
 def languages_in_names(corpus: Corpus) -> LanguagePair | None:
     """Return the languages in the names of a text's files or fields; None if there are none."""
     if corpus.src is not None and corpus.tgt is not None:
-        paths = (corpus.src, corpus.tgt)
-        names = [Path(without_compression(path.name)).suffix.removeprefix(".") for path in paths]
+        names = [format_of(path).removeprefix(".") for path in (corpus.src, corpus.tgt)]
     else:
         names = [name.rpartition(".")[2] for name in corpus.fields or ("", "")]
     found = [_IN_A_NAME.fullmatch(name) for name in names]

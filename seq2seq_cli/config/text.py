@@ -80,6 +80,11 @@ def without_compression(name: str) -> str:
     return next((name.removesuffix(end) for end in COMPRESSIONS if name.endswith(end)), name)
 
 
+def format_of(path: Path) -> str:
+    """Return the suffix of a file's name without `.gz` and the like; of pairs, their format."""
+    return Path(without_compression(path.name)).suffix
+
+
 class Corpus(Section):
     """Parallel text: two files with corresponding lines, or one file of pairs."""
 
@@ -123,7 +128,7 @@ class Corpus(Section):
                     f"{path} must be a .tsv, .jsonl, .tmx or .zip file (the first three may be "
                     ".gz, .bz2, .xz or .zst)"
                 )
-            if _format_of(path) != _format_of(files[0]):
+            if format_of(path) != format_of(files[0]):
                 raise ValueError(f"{files[0]} and {path} have different formats: give one of them")
         return pairs
 
@@ -185,7 +190,7 @@ class Corpus(Section):
         if self.pairs is None:
             return None
         is_named = _has_known_format(self.pairs)
-        return _format_of(self.pairs if is_named else files_of(self.pairs)[0])
+        return format_of(self.pairs if is_named else files_of(self.pairs)[0])
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -213,13 +218,8 @@ class Corpus(Section):
         ]
 
 
-def _format_of(pairs: Path) -> str:
-    name = pairs.name if pairs.name.endswith(".zip") else without_compression(pairs.name)
-    return Path(name).suffix
-
-
 def _has_known_format(pairs: Path) -> bool:
-    return _format_of(pairs) in PAIRS_FORMATS
+    return format_of(pairs) in PAIRS_FORMATS
 
 
 class ParallelText(NamedTuple):

@@ -9,11 +9,11 @@ import typer
 
 from seq2seq_cli.cli import options
 from seq2seq_cli.cli.app import app
+from seq2seq_cli.config.text import PAIRS_FORMATS, Corpus, ParallelText, format_of
 from seq2seq_cli.console import counted, printable, table
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
-    from seq2seq_cli.config.text import Corpus, ParallelText
     from seq2seq_cli.extras.clean.cleaner import Report, Settings
 
 _COLUMNS = 60  # of a side of an example
@@ -174,12 +174,11 @@ def clean(
 
 def _text_of(
     files: list[Path], fields: tuple[str, str] | None, features: str | None
-) -> "ParallelText":
+) -> ParallelText:
     """Return two files of sentences, or one or more files of pairs, as a text."""
     from seq2seq_cli.commands.init.init import text_of
-    from seq2seq_cli.config.text import PAIRS_FORMATS, ParallelText
 
-    if not all(_format(file) in PAIRS_FORMATS for file in files):
+    if not all(format_of(file) in PAIRS_FORMATS for file in files):
         if len(files) == 2:  # which have no fields, and features only after a tab
             fields, features = None, "2" if features else None
         return text_of(files, fields, features)
@@ -189,30 +188,22 @@ def _text_of(
 
 def _held_out_text(
     against: list[Path], files: list[Path], fields: tuple[str, str] | None, features: str | None
-) -> "ParallelText":
+) -> ParallelText:
     """Return held-out text.
 
     The given fields are for its files in the format of the text to clean, and in formats without
     default fields.
     """
-    from seq2seq_cli.config.text import PAIRS_FORMATS, ParallelText
-
-    if not all(_format(file) in PAIRS_FORMATS for file in against):
+    if not all(format_of(file) in PAIRS_FORMATS for file in against):
         return _text_of(against, fields, features)
-    formats = {_format(file) for file in files}
+    formats = {format_of(file) for file in files}
     corpora: list[Corpus] = []
     for file in against:
-        is_alike = _format(file) in formats
-        needs_fields = PAIRS_FORMATS[_format(file)] is None
+        is_alike = format_of(file) in formats
+        needs_fields = PAIRS_FORMATS[format_of(file)] is None
         given = fields if is_alike or needs_fields else None
         corpora += _text_of([file], given, features if is_alike else None).corpora
     return ParallelText(tuple(corpora))
-
-
-def _format(file: Path) -> str:
-    from seq2seq_cli.config.text import without_compression
-
-    return Path(without_compression(file.name)).suffix
 
 
 def _as_text(report: "Report") -> str:
