@@ -72,7 +72,8 @@ def export(
     run = RunFolder(run_dir)
     run.ensure_is_run()
     overrides = ["decoding.precision=fp32"]
-    overrides += [f"decoding.tag={json.dumps(tag)}"] if tag is not None else []
+    if tag is not None:
+        overrides.append(f"decoding.tag={json.dumps(tag, ensure_ascii=False)}")
     translator = Translator.load(run_dir, "cpu", overrides, which=which, with_pytorch=True)
     translator.config = _with_languages(translator.config, langs)
     config, tokenizers = translator.config, translator.tokenizers

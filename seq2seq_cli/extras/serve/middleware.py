@@ -60,7 +60,7 @@ class Observer:
             try:
                 async with asyncio.timeout(self.seconds_to_send):
                     await send(message)
-            except TimeoutError:
+            except OSError:  # also when the time is over
                 raise ClientDisconnect from None
 
         self.monitoring.in_progress.inc()
@@ -124,7 +124,7 @@ class Failures:
 
         try:
             await self.app(scope, receive, send_and_note)
-        except (OSError, ClientDisconnect):  # the client has left
+        except ClientDisconnect:
             raise
         except Exception:
             logger.exception("a request has failed")

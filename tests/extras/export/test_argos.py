@@ -111,7 +111,7 @@ def tagged(seq2seq, tmp_path_factory) -> Path:
     words = [f"{a}{b}{c}" for a in "abcde" for b in "fghij" for c in "klmno"]
     config = numbers_config(folder, **FAST, max_steps=90)
     data: dict[str, list[dict[str, str]]] = {"train": [], "valid": []}
-    for tag, step in (("<same>", 1), ("<back>", -1)):
+    for tag, step in (("<same>", 1), ("<🔙>", -1)):
         pairs = [(" ".join(word), " ".join(word[::step])) for word in words]
         for part, some in (("train", pairs[7:]), ("valid", pairs[:7])):
             data[part].append({**write_pairs(folder, f"{part}{step}", some), "tag": tag})
@@ -137,7 +137,7 @@ def test_a_package_gives_one_tag(tagged, seq2seq, tmp_path):
     argos = ("--format", "argos", "--langs", "de-en")
     message = seq2seq("export", tagged, *argos, "-o", tmp_path / "no.argosmodel").error()
     assert "all sources have a tag, which Argos Translate cannot give" in message
-    for tag in ("<same>", "<back>"):
+    for tag in ("<same>", "<🔙>"):
         package = tmp_path / f"{tag[1:-1]}.argosmodel"
         report = export(seq2seq, tagged, package, "--langs", "de-en", "--tag", tag)
         assert "7 of 7 greedy translations of validation lines are equal" in report
@@ -149,11 +149,11 @@ def test_a_package_gives_one_tag(tagged, seq2seq, tmp_path):
 @pytest.mark.slow
 def test_argos_translate_gives_the_tag(tagged, seq2seq, tmp_path):
     package = tmp_path / "back.argosmodel"
-    export(seq2seq, tagged, package, "--langs", "de-en", "--tag", "<back>")
+    export(seq2seq, tagged, package, "--langs", "de-en", "--tag", "<🔙>")
     options = {"ARGOS_COMPUTE_TYPE": "float32", "ARGOS_BEAM_SIZE": "1"}
     lines = ["a f k", "e j o", "b g l", "c h n"]
     _, _, translations = use(package, tmp_path / "home", lines, **options)
-    assert translations == ours(seq2seq, tagged, lines, "--tag", "<back>")
+    assert translations == ours(seq2seq, tagged, lines, "--tag", "<🔙>")
     assert translations != ours(seq2seq, tagged, lines, "--tag", "<same>")
 
 

@@ -1,0 +1,52 @@
+"""A handler's own failure is an answer with status 500; a client that has left gets none."""
+
+import asyncio
+import errno
+from collections.abc import Callable
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from seq2seq_cli.extras.serve.middleware import Failures, Observer
+from seq2seq_cli.extras.serve.monitoring import Monitoring
+
+SCOPE = {"type": "http", "method": "GET", "path": "/spec", "headers": []}
+
+
+def status_counted(app: ASGIApp, send: Callable[[Message], None]) -> str:
+    """Return the status of a request in the metrics; `send` gets the parts of the answer."""
+    monitoring = Monitoring()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b""}
+
+    async def send_soon(message: Message) -> None:
+        send(message)
+
+    observer = Observer(Failures(app), monitoring, {"/spec"}, seconds_to_send=60)
+    asyncio.run(observer(dict(SCOPE), receive, send_soon))
+    samples = [one for metric in monitoring.requests.collect() for one in metric.samples]
+    (status,) = (one.labels["status"] for one in samples if one.name.endswith("_total"))
+    return status
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.EMFILE, "Too many open files"), KeyError("a")])
+def test_a_handler_that_fails_answers_with_its_headers(failure, caplog):
+    async def handler(scope: Scope, receive: Receive, send: Send) -> None:
+        raise failure
+
+    parts: list[Message] = []
+    assert status_counted(handler, parts.append) == "500"
+    assert parts[0]["status"] == 500
+    assert (b"x-frame-options", b"DENY") in parts[0]["headers"]
+    assert b"Internal server error" in parts[1]["body"]
+    assert "a request has failed" in caplog.text
+
+
+def test_a_client_that_has_left_is_no_failure(caplog):
+    def leave(message: Message) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    assert status_counted(PlainTextResponse("specification"), leave) == "499"
+    assert "a request has failed" not in caplog.text
