@@ -1,12 +1,11 @@
 """What an engine or an export that repeats the model's arithmetic can represent.
 
-Anything else is rejected: each lists the modules that it knows, and the options of section `model`
-(`ModelConfig.unknown_option`).
-The plain engine runs the model's own code, which is right for every model.
+Anything else is rejected: modules that are not listed here, activations that it does not know, and
+unknown options of section `model` (`ModelConfig.unknown_option`). The plain engine runs the model's
+own code, which is right for every model.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -16,8 +15,8 @@ from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from seq2seq_cli.model.transformer import Transformer
 
-# What every Transformer consists of today. An engine or export that knows another adds it.
-MODULES: tuple[type[nn.Module], ...] = (
+# What every Transformer consists of. A subclass is another module: it may compute another thing.
+_MODULES: tuple[type[nn.Module], ...] = (
     *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, ScoreScale, FeedForward),
     *(Residual, Dropout, nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
 )
@@ -33,26 +32,17 @@ _OF_ALL_LAYERS: tuple[tuple[str, Any, Callable[[Any], object]], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Capabilities:
-    """The models that an engine or an export can represent."""
-
-    modules: Collection[type[nn.Module]]  # a subclass is another one: it may compute another thing
-    activations: Collection[type[nn.Module]] | None  # None: it calls the model's own
-
-    def missing(self, model: Transformer) -> str | None:
-        """Return the first module that is not known, or None."""
-        for name, module in model.named_modules():
-            known: Collection[type[nn.Module]] | None = self.modules
-            if name.endswith("feed_forward.activation"):
-                known = self.activations
-            if known is not None and type(module) not in known:
-                return f"{name} is {type(module).__name__}"
-            if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
-                return f"{name} has no weight or no bias"
-            if known is not None and isinstance(module, nn.GELU) and module.approximate != "none":
-                return f"{name} is approximated by {module.approximate}"
-        for option, kind, value_of in _OF_ALL_LAYERS:
-            if len({value_of(part) for part in model.modules() if isinstance(part, kind)}) > 1:
-                return f"layers differ in {option}"
-        return None
+def unknown_part(model: Transformer, activations: Collection[type[nn.Module]]) -> str | None:
+    """Return the first part of a model that is not known, or None; `activations` are known."""
+    for name, module in model.named_modules():
+        known = activations if name.endswith("feed_forward.activation") else _MODULES
+        if type(module) not in known:
+            return f"{name} is {type(module).__name__}"
+        if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
+            return f"{name} has no weight or no bias"
+        if isinstance(module, nn.GELU) and module.approximate != "none":
+            return f"{name} is approximated by {module.approximate}"
+    for option, kind, value_of in _OF_ALL_LAYERS:
+        if len({value_of(part) for part in model.modules() if isinstance(part, kind)}) > 1:
+            return f"layers differ in {option}"
+    return None

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.decoding.engines.capabilities import MODULES, Capabilities
+from seq2seq_cli.decoding.engines.capabilities import unknown_part
 from seq2seq_cli.decoding.engines.native_model import NativeModel, packed, unsupported_option
 from seq2seq_cli.model.layers import without_eos
 from seq2seq_cli.model.parameters import unique_parameters
@@ -20,7 +20,7 @@ from seq2seq_cli.native import library as native
 from seq2seq_cli.native.library import Precision
 
 CPU = torch.device("cpu")
-_CAPABILITIES = Capabilities(MODULES, activations=(nn.ReLU, nn.GELU, nn.SiLU))
+_ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)
 
 
 class CpuDecoder:
@@ -36,7 +36,7 @@ class CpuDecoder:
         """Return the reason why it cannot compute the model on this machine, or None."""
         if model.device.type != "cpu":
             return "it needs a CPU"
-        return unsupported_option(model.config, precision) or _CAPABILITIES.missing(model)
+        return unsupported_option(model.config, precision) or unknown_part(model, _ACTIVATIONS)
 
     def __init__(self, model: Transformer | NativeModel, precision: Precision = "fp32") -> None:
         """`unsupported` must have returned None. A native model has its own precision."""

@@ -18,7 +18,6 @@ from seq2seq_cli.files import is_missing_or_empty, new_folder
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 if TYPE_CHECKING:
-    from seq2seq_cli.decoding.engines.capabilities import Capabilities
     from seq2seq_cli.decoding.requests import Ids
     from seq2seq_cli.decoding.translation import Translation
     from seq2seq_cli.decoding.translator import Translator
@@ -72,18 +71,19 @@ class Format(ABC):
             return f"tokenizer.kind {other[0]} is not SentencePiece's"
         return config.model.unknown_option(self.model_options)
 
-    def capabilities(self) -> "Capabilities":
-        """Return which modules `write` can write; a model with others is refused."""
-        from seq2seq_cli.decoding.engines.capabilities import MODULES, Capabilities
+    def limits_of_model(self, model: "Transformer") -> str | None:
+        """Return the first part of a model that `write` cannot write, or None."""
+        from seq2seq_cli.decoding.engines.capabilities import unknown_part
         from seq2seq_cli.model.layers import ACTIVATIONS
 
         known = self.model_options["activation"] or ()
-        modules = [type(make()) for name, make in ACTIVATIONS.items() if name in known]
-        return Capabilities(MODULES, modules)
+        return unknown_part(
+            model, [type(make()) for name, make in ACTIVATIONS.items() if name in known]
+        )
 
     def limits_of_run(self, translator: "Translator") -> str | None:
         """Return the reason why the format cannot represent these weights."""
-        return self.capabilities().missing(translator.model)
+        return self.limits_of_model(translator.model)
 
     def compared_model(self, model: "Transformer") -> "Transformer":
         """Return the model whose translations the other program gives."""

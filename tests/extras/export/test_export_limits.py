@@ -65,10 +65,10 @@ def test_an_unknown_option_or_value_is_refused(name):
 )
 def test_an_unknown_module_is_refused(name, place, module, reason):
     model = build(0, vocabulary=70, tie_embeddings=True)
-    known = format_named(name).capabilities()
-    assert known.missing(model) is None
+    limits_of = format_named(name).limits_of_model
+    assert limits_of(model) is None
     model.set_submodule(place, module)
-    assert reason in str(known.missing(model))
+    assert reason in str(limits_of(model))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_another_gelu_is_refused(name, reason):
     model = build(0, vocabulary=70, tie_embeddings=True)
     for layer in [*model.encoder, *model.decoder]:
         layer.feed_forward.activation = nn.GELU("tanh")
-    assert reason in str(format_named(name).capabilities().missing(model))
+    assert reason in str(format_named(name).limits_of_model(model))
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_marian_takes_imported_vocabularies_and_its_own_positions_only():
 def test_layers_that_rotate_differently_are_refused():
     options = {"tie_embeddings": True, "positions": "rotary", "rotary_cross_attention": True}
     model = build(0, vocabulary=70, **options)
-    known = format_named("ctranslate2").capabilities()
+    limits_of = format_named("ctranslate2").limits_of_model
     model.decoder[1].cross_attention.is_rotary = False
-    assert known.missing(model) == "layers differ in rotary_cross_attention"
+    assert limits_of(model) == "layers differ in rotary_cross_attention"
     model.decoder[0].self_attention.is_rotary = False
-    assert known.missing(model) == "layers differ in positions"
+    assert limits_of(model) == "layers differ in positions"
 
 
 @pytest.mark.parametrize("cross", [False, True])
