@@ -29,15 +29,6 @@ def parse_yaml(text: str) -> tuple[Any, yaml.Node | None]:
     return loader.construct_document(node), node
 
 
-def read_mapping(text: str) -> dict[str, Any] | None:
-    """Return a mapping of options; None for anything else, and for what is not valid."""
-    try:
-        content, _ = parse_yaml(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
 def _size(node: yaml.Node, known: dict[int, int]) -> int:
     """Size of a node with its aliases expanded; above the limit if the node contains itself."""
     if id(node) not in known:

@@ -6,6 +6,7 @@ V vocabulary, D d_model, F d_ff.
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from seq2seq_cli.config.safe_yaml import read_mapping
+from seq2seq_cli.config.loader import yaml_value
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import (
     MOST_ENTRIES,
@@ -125,8 +126,10 @@ def decoder_options(folder: Path) -> dict[str, Any]:
 
 
 def _options(text: str, path: Path) -> dict[str, Any]:
-    options = read_mapping(text)
-    if options is None:
+    options = None
+    with suppress(UserError):
+        options = yaml_value(text, str(path))
+    if not isinstance(options, dict):
         raise damaged(path, "its options are not valid YAML")
     return options
 
