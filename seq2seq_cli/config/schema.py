@@ -398,5 +398,10 @@ class Config(Section):
         }
 
     @property
+    def texts(self) -> dict[str, ParallelText]:
+        """All texts by their options in section data: train, and what is held out."""
+        return {"train": self.train_text, **self.held_out}
+
+    @property
     def valid_text(self) -> ParallelText | None:
         return self.held_out.get("valid")

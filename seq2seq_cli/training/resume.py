@@ -235,7 +235,7 @@ def _is_path_of_same_text(
     is_path = parts[0] == "data" and parts[-1] in ("src", "tgt", "pairs")
     if not is_path or f"data.{parts[1]}" in changed_text:
         return False
-    before, now = (getattr(one, f"{parts[1]}_text") for one in (begun, config))
+    before, now = (one.texts.get(parts[1]) for one in (begun, config))
     return before is not None and now is not None and before.forms == now.forms
 
 

@@ -137,8 +137,7 @@ def _environment(config: Config, device: torch.device) -> dict[str, Any]:
 
 def text_hashes(config: Config) -> dict[str, str]:
     """Return the hash of each text of the config, by the name of its option in `data`."""
-    texts = {"train": config.train_text, **config.held_out}
-    return {name: hash_of_files(text.files) for name, text in texts.items()}
+    return {name: hash_of_files(text.files) for name, text in config.texts.items()}
 
 
 def _tokenizer_hashes(run: RunFolder, config: Config) -> dict[str, str]:

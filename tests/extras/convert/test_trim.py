@@ -330,6 +330,8 @@ def test_a_model_that_forgets_is_not_kept(all_runs, domain, seq2seq, tmp_path):
         after = load_file(run / "model.safetensors")
         assert (best == 0) == all(after[name].equal(before[name]) for name in before)
         assert seq2seq(*train).exit_code == 0  # nothing is left to do
+        moved = shutil.copy(general, tmp_path / "moved.tsv")
+        seq2seq(*train, "--set", f"data.general.pairs={moved}").ok()
     assert best != 0
     # No later score can be compared with one on another scale.
     longer = (*train, "--set", "training.max_steps=8")
