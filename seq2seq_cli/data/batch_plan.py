@@ -1,6 +1,5 @@
 """The pairs of an epoch, in batches of similar lengths and at most `tokens_per_batch` tokens."""
 
-import bisect
 from collections.abc import Sequence
 
 import numpy as np
@@ -82,35 +81,11 @@ def bucket_by_length(
 ) -> Plan:
     """Return batches of pairs of similar length, longest first, without randomness."""
     src, tgt = (np.asarray(lengths, np.int32) for lengths in (src_lengths, tgt_lengths))
-    order = _by_length(src, tgt)[::-1]
+    order = by_length(src, tgt)[::-1]
     return split_into_batches(order, np.maximum(src, tgt)[order], tokens_per_batch)
 
 
-def regroup(
-    src_lengths: Ids, tgt_lengths: Ids, num_batches: int, pairs_per_batch: int | None = None
-) -> Plan:
-    """Return `num_batches` batches of pairs of similar length, the largest as small as possible.
-
-    Their size counts tokens of the longer side, padding included. There are enough batches for at
-    most `pairs_per_batch` pairs in each.
-    """
-    order = _by_length(src_lengths, tgt_lengths)
-    lengths = np.maximum(src_lengths, tgt_lengths)[order]
-
-    def split(tokens_per_batch: int) -> Plan:
-        return split_into_batches(order, lengths, tokens_per_batch, pairs_per_batch)
-
-    most = int(lengths.sum()) + int(lengths[-1]) * len(order)
-    # The number of batches falls as their size grows, and `bisect` looks in rising numbers.
-    smallest = bisect.bisect_left(range(most), -num_batches, key=lambda size: -len(split(size)))
-    batches = split(smallest)
-    while len(batches) < num_batches:
-        largest = max(range(len(batches)), key=lambda number: len(batches[number]))
-        batches[largest : largest + 1] = np.array_split(batches[largest], 2)
-    return batches
-
-
-def _by_length(src_lengths: Ids, tgt_lengths: Ids) -> Indices:
+def by_length(src_lengths: Ids, tgt_lengths: Ids) -> Indices:
     """Return all pairs ordered by their longer sides, so that neighbors are similar in both sides.
 
     Among pairs whose longer sides are equally long, the other one grows and then shrinks: from a

@@ -1,53 +1,32 @@
 """The batches of every epoch by epoch and position, in memory that does not grow with the text."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from seq2seq_cli.data.batch_plan import Indices, Plan, pairs_of_epoch, plan_epoch, regroup
-from seq2seq_cli.data.batches import Batch, make_batch, padded_batch
+from seq2seq_cli.data.batch_plan import Indices, Plan, pairs_of_epoch, plan_epoch
+from seq2seq_cli.data.batches import Batch, make_batch
 from seq2seq_cli.data.token_store import Sentences, TokenStore
 from seq2seq_cli.data.tokenization import Ids
 
 MOST_PAIRS = 1 << 22  # that are shuffled together: 200 MB
-POOL = 128  # batches whose pairs are grouped by their sampled lengths
 
-_MEASURED_PAIRS = 2_000  # in which the growth by subword sampling is measured
-_MEASURED_BATCHES = 10  # in which the padding with subword sampling is measured
 _BLOCK = 1 << 12  # consecutive pairs of a large text that go into the same buffer
 
 # The parts of an epoch that were trained with another batch size: (tokens_per_batch, batches used).
 ConsumedParts = Sequence[Sequence[int]]
 
 
-class Sampler(Protocol):
-    """Samples the segmentation of sentences into subwords, again in every epoch.
-
-    The sentences are given by their ids without sampling. `extras/subwords` has samplers.
-    """
-
-    key: str  # identifies the options that the lengths of sampled sentences depend on
-
-    def __call__(
-        self, sentences: Sequence[Ids], pairs: Sequence[int] | Ids, epoch: int
-    ) -> Sequence[Ids]:
-        """Return sampled ids of sentences; `pairs` are the indices of their pairs in the corpus."""
-
-
-class Samplers(NamedTuple):
-    """The samplers of both sides; None for a side that is not sampled."""
-
-    src: Sampler | None = None
-    tgt: Sampler | None = None
+class Samplers(Protocol):
+    """Subword sampling, of which `extras/subwords` has an implementation."""
 
     @property
     def key(self) -> str:
         """Identifies the options that the lengths of sampled sentences depend on."""
-        return " ".join(str(sampler and sampler.key) for sampler in self) if any(self) else ""
 
-
-_NO_SAMPLERS = Samplers()
+    def buffer(self, batches: "BatchSampler", pairs: Indices | None, seed: int) -> "ShuffleBuffer":
+        """Return a buffer whose sentences are segmented again in every epoch."""
 
 
 class BatchSampler:
@@ -63,7 +42,7 @@ class BatchSampler:
         store: TokenStore,
         tokens_per_batch: int,
         seed: int,
-        samplers: Samplers = _NO_SAMPLERS,
+        samplers: Samplers | None = None,
         drawn: Sequence[int] | None = None,
         pairs_per_batch: int | None = None,
         most_pairs: int = MOST_PAIRS,
@@ -88,10 +67,10 @@ class BatchSampler:
         """Identifies the pairs of the epochs and their lengths.
 
         It is a hash of the text, with what epochs draw from its corpora if that is not all of them,
-        and with subword sampling its strength and the batches that are grouped together.
+        and the key of the samplers if there are any.
         """
         drawn = f"{self.drawn}" if self.is_mixed else ""
-        sampled = f"{self.samplers.key} of {POOL} batches" if any(self.samplers) else ""
+        sampled = self.samplers.key if self.samplers else ""
         return " ".join(filter(None, [self.store.key, drawn, sampled]))
 
     def __len__(self) -> int:
@@ -151,7 +130,8 @@ class BatchSampler:
                 pairs = (blocks[:, None] * _BLOCK + np.arange(_BLOCK)).reshape(-1)
                 pairs = pairs[: np.searchsorted(pairs, len(self.store))]
                 seed = int(np.random.default_rng([seed, 1, number]).integers(1 << 32))
-            self._opened = number, ShuffleBuffer(self, pairs, seed)
+            make = ShuffleBuffer if self.samplers is None else self.samplers.buffer
+            self._opened = number, make(self, pairs, seed)
         return self._opened[1]
 
     def _buffers_left(
@@ -193,33 +173,26 @@ class BatchSampler:
         return size
 
 
-class _Pool(NamedTuple):
-    """Some batches of an epoch with subword sampling."""
-
-    pairs: Indices
-    src: Sequence[Ids]  # sampled
-    tgt: Sequence[Ids]
-    batches: Plan  # of positions in `pairs`
-
-
 class ShuffleBuffer:
-    """Pairs that are shuffled together: all of a text, or some of a large one.
-
-    With subword sampling, batches are planned with mean lengths. The pairs of each pool of batches
-    that follow one another are then sampled, and grouped by their lengths into as many batches. The
-    longer side of a batch has at most about `tokens_per_batch` tokens.
-    """
+    """Pairs that are shuffled together: all of a text, or some of a large one."""
 
     def __init__(self, sampler: BatchSampler, pairs: Indices | None, seed: int) -> None:
         """`pairs`: of the buffer, consecutive in blocks; None: all of the text."""
         self._sampler, self._pairs, self._seed = sampler, pairs, seed
-        src, tgt = sampler.samplers
         self._lengths = (
-            _mean_lengths(sampler.store.src, src, pairs),
-            _mean_lengths(sampler.store.tgt, tgt, pairs),
+            self._stored_lengths(sampler.store.src),
+            self._stored_lengths(sampler.store.tgt),
         )
         self._planned: tuple[object, Plan] | None = None
-        self._pool: tuple[object, _Pool] | None = None
+
+    def _stored_lengths(self, sentences: Sentences) -> Ids:
+        """Return the lengths in tokens, EOS included."""
+        pairs = self._pairs
+        if pairs is None:
+            return sentences.lengths()
+        starts = range(0, len(pairs), _BLOCK)
+        blocks = ((pairs[start], pairs[min(start + _BLOCK, len(pairs)) - 1]) for start in starts)
+        return np.concatenate([sentences.lengths(int(a), int(b) + 1) for a, b in blocks])
 
     def plan(
         self, epoch: int, consumed: ConsumedParts, tokens_per_batch: int | None = None
@@ -241,43 +214,28 @@ class ShuffleBuffer:
 
         pairs = pairs_of_epoch(sampler.store.sizes, sampler.drawn, self._seed, epoch)
         for tokens, used in consumed:
-            planned = plan(tokens, pairs)
-            left, (number, place) = planned[used:], divmod(used, POOL)
-            if any(sampler.samplers) and place:
-                pool = self._make_pool(epoch, planned, number)
-                left = [pool.pairs[rows] for rows in pool.batches[place:]]
-                left += planned[(number + 1) * POOL :]
+            left = self.left_of(plan(tokens, pairs), used, epoch)
             pairs = np.sort(np.concatenate([np.zeros(0, np.int32), *left]))
         self._planned = key, plan(budget, pairs)
         return self._planned[1]
 
+    def left_of(self, planned: Plan, used: int, epoch: int) -> Plan:
+        """Return what is left of a plan of this epoch when so many batches are used."""
+        return planned[used:]
+
     def batches(self, epoch: int, positions: range, consumed: ConsumedParts) -> list[Batch]:
-        """Return the batches at these positions of the plan; the last pool is remembered."""
-        plan, store = self.plan(epoch, consumed), self._sampler.store
-        if not any(self._sampler.samplers):
-            return [make_batch(store, self._in_text(plan[place])) for place in positions]
-        batches = []
-        for number, place in (divmod(position, POOL) for position in positions):
-            key = epoch, tuple(map(tuple, consumed)), number
-            if self._pool is None or self._pool[0] != key:
-                self._pool = key, self._make_pool(epoch, plan, number)
-            pool = self._pool[1]
-            rows = pool.batches[place].tolist()
-            batches.append(padded_batch([pool.src[i] for i in rows], [pool.tgt[i] for i in rows]))
-        return batches
+        """Return the batches at these positions of the plan."""
+        plan = self.plan(epoch, consumed)
+        return [self.batch_of(plan[place], epoch) for place in positions]
+
+    def batch_of(self, pairs: Indices, epoch: int) -> Batch:
+        """Return a batch of these pairs of the buffer, as it would be in this epoch."""
+        return make_batch(self._sampler.store, self._in_text(pairs))
 
     def padding(self) -> float:
-        """Return the fraction of an epoch's positions, both sides together, that is padding.
-
-        With subword sampling, which gives sentences of one length different ones, it is measured on
-        some batches.
-        """
-        plan = self.plan(1, ())
-        if any(self._sampler.samplers):
-            some = self.batches(1, range(min(_MEASURED_BATCHES, len(plan))), ())
-            num_tokens = sum(batch.num_tokens + batch.num_src_tokens for batch in some)
-            return 1 - num_tokens / sum(batch.num_positions for batch in some)
+        """Return the fraction of an epoch's positions, both sides together, that is padding."""
         src, tgt = self._lengths
+        plan = self.plan(1, ())
         positions = sum(map(self._num_positions, plan))
         return 1 - sum(int(src[pairs].sum() + tgt[pairs].sum()) for pairs in plan) / positions
 
@@ -295,46 +253,8 @@ class ShuffleBuffer:
         plan = self.plan(1, ())
         largest, longest = max(plan, key=self._num_positions), max(plan, key=attention_weights)
         batches = [largest] if longest is largest else [largest, longest]
-        return [padded_batch(*self._sampled(pairs, epoch=1)) for pairs in batches]
+        return [self.batch_of(pairs, epoch=1) for pairs in batches]
 
     def _in_text(self, pairs: Indices) -> Indices:
         """Return the numbers in the text of pairs of this buffer."""
         return pairs if self._pairs is None else self._pairs[pairs]
-
-    def _make_pool(self, epoch: int, plan: Plan, number: int) -> _Pool:
-        planned = plan[number * POOL : (number + 1) * POOL]
-        pairs = np.concatenate(planned)
-        src, tgt = self._sampled(pairs, epoch)
-        src_lengths, tgt_lengths = (np.array(list(map(len, side)), np.int32) for side in (src, tgt))
-        batches = regroup(src_lengths, tgt_lengths, len(planned), self._sampler.pairs_per_batch)
-        generator = np.random.default_rng([self._seed, epoch, number, 1])
-        return _Pool(pairs, src, tgt, [batches[i] for i in generator.permutation(len(batches))])
-
-    def _sampled(self, pairs: Indices, epoch: int) -> list[Sequence[Ids]]:
-        """Return the ids of both sides of pairs, their subwords sampled as in this epoch."""
-        numbers, store = self._in_text(pairs), self._sampler.store
-        stored = [[side[int(i)] for i in numbers] for side in (store.src, store.tgt)]
-        return [
-            ids if sampler is None else sampler(ids, numbers, epoch)
-            for ids, sampler in zip(stored, self._sampler.samplers, strict=True)
-        ]
-
-
-def _mean_lengths(sentences: Sentences, sampler: Sampler | None, pairs: Indices | None) -> Ids:
-    """Return the lengths in tokens, EOS included; with a sampler, its mean lengths.
-
-    How much longer it makes sentences is measured on some, spread evenly over the pairs.
-    """
-    if pairs is None:
-        lengths = sentences.lengths()
-    else:  # consecutive in blocks
-        starts = range(0, len(pairs), _BLOCK)
-        blocks = ((pairs[start], pairs[min(start + _BLOCK, len(pairs)) - 1]) for start in starts)
-        lengths = np.concatenate([sentences.lengths(int(a), int(b) + 1) for a, b in blocks])
-    if sampler is None:
-        return lengths
-    measured = np.linspace(0, len(lengths) - 1, min(len(lengths), _MEASURED_PAIRS)).astype(np.int32)
-    numbers = measured if pairs is None else pairs[measured]
-    sampled = sampler([sentences[int(i)] for i in numbers], numbers, epoch=1)
-    growth = sum(map(len, sampled)) / lengths[measured].sum()
-    return np.rint(lengths * growth).astype(np.int32)

@@ -10,7 +10,7 @@ from seq2seq_cli.config.presets import warn_of_defaults, with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batch_plan import pairs_per_epoch
-from seq2seq_cli.data.batch_sampler import BatchSampler, Samplers
+from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.cache import cached_counts
 from seq2seq_cli.data.token_store import open_store, write_segments
 from seq2seq_cli.errors import UserError
@@ -101,7 +101,7 @@ def load_data(
         warn_of_defaults(config, num_pairs)
         config = with_vocab_size(with_preset(config, num_pairs), num_pairs)
     tokenizers = load_or_fit_tokenizers(config, folder)
-    samplers = Samplers()
+    samplers = None
     if config.training.subword_sampling.is_on:
         sampler = plugins.load("subwords", "sampler")
         samplers = sampler.make_samplers(tokenizers, config.training, data.max_length)

@@ -24,12 +24,13 @@ from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
-from seq2seq_cli.data.batch_plan import bucket_by_length, plan_epoch, regroup
+from seq2seq_cli.data.batch_plan import bucket_by_length, plan_epoch
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, make_batch
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.lines.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.search.scoring import NOT_SCORED
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.subwords.sampled_buffer import regroup
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.io import lines_to_translate, raw_lines
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers

@@ -7,9 +7,10 @@ from seq2seq_cli.config.regularization import SubwordSampling
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
-from seq2seq_cli.data.batch_sampler import BatchSampler, Samplers
+from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import TokenStore, open_store
+from seq2seq_cli.extras.subwords.sampled_buffer import SubwordSamplers
 from seq2seq_cli.extras.subwords.sampler import make_samplers
 from seq2seq_cli.tokenizers.tokenizer import PAD_ID, Tokenizers, fit_tokenizers
 
@@ -29,9 +30,9 @@ def tokenizers_and_store(tmp_path_factory) -> tuple[Tokenizers, TokenStore]:
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "sampled"])
-def samplers(request, tokenizers_and_store) -> Samplers:
+def samplers(request, tokenizers_and_store) -> SubwordSamplers | None:
     if not request.param:
-        return Samplers()
+        return None
     training = TrainingConfig(subword_sampling=SubwordSampling(src=0.2, tgt=0.2))
     return make_samplers(tokenizers_and_store[0], training, 99)
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.types import TOKENIZER_KINDS
-from seq2seq_cli.data.batch_sampler import Sampler, Samplers
 from seq2seq_cli.data.tokenization import Ids
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.subwords.sampled_buffer import SubwordSamplers
 from seq2seq_cli.extras.subwords.segmenters import (
     SEGMENTERS,
     Counts,
@@ -110,14 +110,16 @@ class _Seams:
         return np.flatnonzero(np.append(True, ~is_within))
 
 
-def make_samplers(tokenizers: Tokenizers, training: TrainingConfig, max_length: int) -> Samplers:
+def make_samplers(
+    tokenizers: Tokenizers, training: TrainingConfig, max_length: int
+) -> SubwordSamplers:
     """Return the samplers of `training.subword_sampling`.
 
     A sentence that sampling would make longer than `max_length` (EOS not counted) is not sampled.
     Raises UserError if a vocabulary, which may come from another run, has no subwords.
     """
     sampling = training.subword_sampling
-    sides: list[Sampler | None] = [None, None]
+    sides: list[SubwordSampler | None] = [None, None]
     for side, strength in enumerate((sampling.src, sampling.tgt)):
         if strength is None:
             continue
@@ -129,7 +131,7 @@ def make_samplers(tokenizers: Tokenizers, training: TrainingConfig, max_length: 
             )
         seed = [training.seed, side]
         sides[side] = SubwordSampler(tokenizer, strength, max_length + 1, seed)
-    return Samplers(*sides)
+    return SubwordSamplers(*sides)
 
 
 def learned_pieces(model: bytes) -> dict[str, LearnedPiece]:
