@@ -28,7 +28,7 @@ def main() -> None:
     src, ref = (path.read_text("utf-8").splitlines() for path in (given.src, given.ref))
     cutting = Translator.load(given.run, overrides=given.overrides)
     precision = cutting.backend.precision
-    whole = Translator(cutting.model, cutting.tokenizers, cutting.config, decoder=precision)
+    whole = Translator(cutting.model, cutting.tokenizers, cutting.config, precision=precision)
     ways = {"as it is": (cutting, False), "whole": (whole, False), "each": (cutting, True)}
     print("| lines joined | " + " | ".join(f"{way}: BLEU, words" for way in ways) + " |")
     print("|--:|" + "--:|" * len(ways))

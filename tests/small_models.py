@@ -9,7 +9,6 @@ from seq2seq_cli import Translator
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.decoding.engines.base import Decoder
-from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.requests import Request
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.transformer import Transformer
@@ -48,7 +47,7 @@ def translator(tokenizer: Tokenizer, seed: int, engine: str = "auto", **decoding
         {
             "data": {"train": {"src": "a", "tgt": "b"}},
             "model": {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 32, "dropout": 0.0},
-            "decoding": {"max_len_extra": 12, **decoding},
+            "decoding": {"engine": engine, "max_len_extra": 12, **decoding},
         },
         strict=None,
     )
@@ -56,8 +55,7 @@ def translator(tokenizer: Tokenizer, seed: int, engine: str = "auto", **decoding
     model = Transformer(config.model, len(tokenizer), len(tokenizer), True, PAD_ID).eval()
     with torch.no_grad():
         model.projection.weight.mul_(2)
-    decoder = make_decoder(model, "fp32", engine)
-    return Translator(model, Tokenizers(tokenizer, tokenizer), config, decoder=decoder)
+    return Translator(model, Tokenizers(tokenizer, tokenizer), config)
 
 
 def pytorch_attention(d_model: int, heads: int) -> tuple[MultiHeadAttention, nn.Module]:

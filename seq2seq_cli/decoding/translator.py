@@ -38,7 +38,6 @@ from seq2seq_cli.text.features import TAB, feature_names, feature_symbols
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, load_tokenizers
 
 if TYPE_CHECKING:
-    from seq2seq_cli.decoding.engines.base import Decoder
     from seq2seq_cli.model.transformer import Transformer
 
 LONGEST_PAIR = 8  # that is scored, times data.max_length: memory grows with the square of lengths
@@ -68,9 +67,9 @@ class Translator:
         tokenizers: Tokenizers,
         config: Config,
         statistics: TextStatistics | None = None,
-        decoder: "Decoder | Precision" = "fp32",
+        precision: Precision = "fp32",
     ) -> None:
-        """Several models form an ensemble. `decoder`: an engine of these models, or its precision.
+        """Several models form an ensemble. `precision`: of an engine for models in PyTorch.
 
         `statistics` of the training text, if known, decide which lines are cut and, unless the
         config does, how long translations may become.
@@ -81,7 +80,11 @@ class Translator:
         self.tokenizers = tokenizers
         self.config = config.model_copy(update={"decoding": options})
         self.statistics = statistics
-        self.backend = _backend(model, decoder, config)
+        if isinstance(model, Backend):
+            self.backend = model
+        else:
+            models = model if isinstance(model, Sequence) else (model,)
+            self.backend = TorchBackend.of(models, precision, config)
         if options.banned_words:
             banned_words(tuple(options.banned_words), tgt)  # raises UserError for an empty one
         self._is_ranked = options.width > 1
@@ -368,19 +371,6 @@ class Translator:
             Translation(text, tuple(tgt.pieces_of(tokens)), log_probs=tuple(given.log_probs))
             for (_, text), tokens, given in zip(pairs, tgt_ids, scores, strict=True)
         ]
-
-
-def _backend(
-    model: "Transformer | Sequence[Transformer] | Backend",
-    decoder: "Decoder | Precision",
-    config: Config,
-) -> Backend:
-    if isinstance(model, Backend):
-        return model
-    models = tuple(model) if isinstance(model, Sequence) else (model,)
-    if isinstance(decoder, str):
-        return TorchBackend.of(models, decoder, config)
-    return TorchBackend(models, decoder)
 
 
 def check_features(pairs: Sequence[Pair], tokenizers: Tokenizers, name: str) -> None:
