@@ -87,8 +87,8 @@ def missing_packages_reported() -> Iterator[None]:
         ) from None
 
 
-def pip_arguments(extra: str) -> str:
-    """Return the arguments of `pip install` that install this program with an extra.
+def how_to_install(extra: str) -> str:
+    """Return the command of pip that installs this program with an extra.
 
     pip records the folder or file that it installed from (PEP 610, `direct_url.json`), if it was
     not an index.
@@ -96,13 +96,17 @@ def pip_arguments(extra: str) -> str:
     import importlib.metadata
 
     distribution = installed_as()
+    if distribution == RUNTIME:
+        extras = importlib.metadata.metadata(RUNTIME).get_all("Provides-Extra") or ()
+        if extra not in extras:
+            return f"pip uninstall {RUNTIME}, then pip install 'seq2seq-cli[{extra}]'"
     found = importlib.metadata.distributions(name=distribution)
     record = next(filter(None, (each.read_text("direct_url.json") for each in found)), "{}")
     source = json.loads(record)
     url = urllib.parse.urlsplit(source.get("url", ""))
     path = Path(urllib.parse.unquote(url.path))
     if url.scheme != "file" or not path.exists():
-        return shlex.quote(f"{distribution}[{extra}]")
+        return f"pip install {shlex.quote(f'{distribution}[{extra}]')}"
     folder = "." if path.samefile(Path()) else path
     is_editable = bool(source.get("dir_info", {}).get("editable"))  # and stays so
-    return "--editable " * is_editable + shlex.quote(f"{folder}[{extra}]")
+    return f"pip install {'--editable ' * is_editable}{shlex.quote(f'{folder}[{extra}]')}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from seq2seq_cli import plugins
-from seq2seq_cli.errors import UserError, pip_arguments, short
+from seq2seq_cli.errors import UserError, how_to_install, short
 
 _WILD = frozenset("*?[")
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+]+):/{1,2}(?P<rest>[^/].*)")  # pathlib merges slashes
@@ -54,7 +54,7 @@ def remote_path(given: str) -> Path | None:
         path = UPath(given)
         assert path.fs  # imports what the scheme needs
     except (ImportError, ValueError) as error:  # of fsspec, which names the package
-        raise UserError(f"{given}: {error}; pip install {pip_arguments('remote')}") from None
+        raise UserError(f"{given} cannot be read: {error}; {how_to_install('remote')}") from None
     return cast(Path, path)
 
 

@@ -13,7 +13,7 @@ import importlib.util
 import pkgutil
 from typing import Any, NamedTuple
 
-from seq2seq_cli.errors import UserError, pip_arguments
+from seq2seq_cli.errors import UserError, how_to_install
 
 
 class Extra(NamedTuple):
@@ -60,9 +60,9 @@ def load(extra: str, module: str) -> Any:
 
 
 def require(package: str, extra: str, what: str) -> None:
-    """Raise UserError with the `pip install` line if the package of an extra is not installed."""
+    """Raise UserError with the command of pip if the package of an extra is not installed."""
     if importlib.util.find_spec(package) is None:
-        raise UserError(f"{what} needs the package {package}: pip install {pip_arguments(extra)}")
+        raise UserError(f"{what} needs the package {package}: {how_to_install(extra)}")
 
 
 def implementation(name: str) -> Any:

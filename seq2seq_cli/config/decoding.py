@@ -61,7 +61,8 @@ class DecodingConfig(Section):
     """Tokens added to the maximum length, see max_len_factor. auto: derived from the training
     pairs; at least 20."""
     min_len_factor: Factor = 0.0
-    """Minimum length of a translation: min_len_factor x source tokens + min_len_extra."""
+    """Minimum length of a translation: min_len_factor x source tokens + min_len_extra, but not
+    above the maximum."""
     min_len_extra: NonNegativeInt = 0
     """Tokens added to the minimum length, see min_len_factor."""
     no_repeat_ngram_size: NonNegativeInt = 0

@@ -55,6 +55,11 @@ def cache_folder() -> Path:
         ) from None
 
 
+def changed_meanwhile(name: str) -> str:
+    """Return the message about a text that has not stayed the one that its hash is of."""
+    return f"{name} changed while it was read: run the command again when nothing writes it"
+
+
 def key_of(values: Any) -> str:
     """Return the name of what depends on these values, which JSON can hold."""
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]
@@ -192,13 +197,19 @@ def cached_counts(
 
     Waits for another process that is counting it, such as a run that was started with this one.
     """
-    texts = [[hash_of_files(t.files), t.forms] for t in (train, *held_out)]
-    key = key_of([*texts, on_bad_line, _VERSION])
+
+    def key_now() -> str:
+        texts = [[hash_of_files(t.files), t.forms] for t in (train, *held_out)]
+        return key_of([*texts, on_bad_line, _VERSION])
+
+    key = key_now()
     path = cache_folder() / COUNTS / f"{key}.json"
     if (counts := _read_counts(path)) is None:
         with writing(f"{COUNTS}-{key}"):
             if (counts := _read_counts(path)) is None:  # no other process has counted it
                 counts = count_corpus(train, held_out, on_bad_line)
+                if key_now() != key:
+                    raise UserError(changed_meanwhile(train.name))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(path, json.dumps([asdict(one) for one in counts]).encode())
     return counts

@@ -33,6 +33,7 @@ from seq2seq_cli.data.cache import (
     FACTS,
     PART,
     cache_folder,
+    changed_meanwhile,
     key_of,
     lock,
     make_room,
@@ -348,11 +349,19 @@ class _Request(NamedTuple):
                         pairs = read_pairs(text, self.on_bad_line)
                         keeps_empty = self.max_length is None
                         usable = (p for p in pairs if p and (keeps_empty or not p.is_empty))
-                        _write_segment(split(usable), folder)
+                        _write_segment(self._checked(split(usable), text, key), folder)
                         segment = _Segment(folder, self.tokenizers)
                     opened[key] = segment
         make_room()
         return opened
+
+    def _checked(
+        self, chunks: Iterable[TokenizedChunk], text: ParallelText, key: str
+    ) -> Iterator[TokenizedChunk]:
+        """Yield the chunks; raise UserError in the end if the text is not the one of the key."""
+        yield from chunks
+        if self.key(text) != key:
+            raise UserError(changed_meanwhile(text.name))
 
     def _open(self, key: str) -> _Segment | None:
         """Open a segment; None if it is missing or damaged, OSError if it cannot be read."""

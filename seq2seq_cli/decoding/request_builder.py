@@ -43,7 +43,10 @@ class RequestBuilder:
                 least = int(options.min_len_factor * len(segment.src_ids)) + options.min_len_extra
                 new.append(Request(src, most, min(least, most), number=number, segment=place))
             with naming_line(number if differ else None):
-                phrases = [self._words.phrase(text) for text in line.required if text.strip()]
+                required = [text for text in line.required if text.strip()]
+                if banned := {*required} & {*options.banned_words}:
+                    raise UserError(f"{min(banned)!r} is both required and banned")
+                phrases = [self._words.phrase(text) for text in required]
                 if phrases and (options.width == 1 or options.diversity_groups > 1):
                     raise UserError(
                         "required words need a beam search (--beam-size 5) without groups"

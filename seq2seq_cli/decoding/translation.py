@@ -19,6 +19,11 @@ class TranslationInput:
     tag: str | None = None  # a token before the text; None: `decoding.tag`
     features: str = ""  # if empty, a model that knows features reads them after a tab in the text
 
+    def __post_init__(self) -> None:
+        if isinstance(self.required, str):
+            raise TypeError("required is a list of words; a single one is [word]")
+        object.__setattr__(self, "required", tuple(self.required))
+
     @classmethod
     def from_json(cls, line: str) -> "TranslationInput":
         """Parse {"src": ..., "prefix": ..., "required": [...], "tag": ..., "features": ...}.
@@ -43,7 +48,7 @@ class TranslationInput:
                 'not of the form {"src": "...", "prefix": "...", "required": ["..."], '
                 f'"tag": "...", "features": "..."}}: {line.strip()[:80]}'
             )
-        return cls(str(src), prefix, tuple(required), tag, features)
+        return cls(str(src), prefix, required, tag, features)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_seg
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Segment, segment_lines
 from seq2seq_cli.decoding.request_builder import RequestBuilder
 from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request, num_at_length_limit
-from seq2seq_cli.decoding.translation import Translation, TranslationInput
+from seq2seq_cli.decoding.translation import Translation, TranslationInput, naming_line
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.machine import use_one_torch_thread_after_fork
 from seq2seq_cli.native.library import Precision
@@ -221,7 +221,10 @@ class Translator:
         and of translations that reached the length limit.
         """
         inputs = list(inputs)
-        lines, issues = self.cut(inputs, split_sentences=split_sentences)
+        for given in inputs:
+            if not isinstance(given, TranslationInput):
+                raise TypeError(f"search takes TranslationInput, not {type(given).__name__}")
+        lines, issues = self.cut(inputs, first_number, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
         found = self.backend.search(requests, self.config.decoding, self.tokenizers.tgt)
         at_limit = num_at_length_limit(requests, found)
@@ -258,11 +261,20 @@ class Translator:
             ]
 
     def cut(
-        self, inputs: Sequence[TranslationInput], *, split_sentences: bool = False
+        self,
+        inputs: Sequence[TranslationInput],
+        first_number: int = 0,
+        *,
+        split_sentences: bool = False,
     ) -> tuple[list[list[Segment]], Issues]:
         """Return the segments in which each line is translated, and how many lines were cut."""
         bounds = Bounds.of(self.config, self.statistics)
-        sources = [self.source_of(line) for line in inputs]
+        # An error in tag or features names its line, unless all lines have the same ones.
+        differ = len({(line.tag, line.features) for line in inputs}) > 1
+        sources = []
+        for number, line in enumerate(inputs, first_number):
+            with naming_line(number if differ else None):
+                sources.append(self.source_of(line))
         texts = [text for text, _ in sources]
         segments, issues = segment_lines(texts, self.tokenizers.src, bounds, each=split_sentences)
         controlled = [

@@ -216,7 +216,8 @@ class WorstLines(NamedTuple):
 def worst_lines(text: Translated, count: int, scoring: Scoring) -> WorstLines:
     """Return the worst lines of a text; of lines that are equally bad, the first."""
     metric = scoring.line_metric
-    scorer, sign = make_metric(metric, scoring), 1 if METRICS[metric].higher_is_better else -1
+    scorer = make_metric(metric, scoring)
+    sign, best = (1, 100.0) if METRICS[metric].higher_is_better else (-1, 0.0)
     if metric == "bleu":
         scorer.effective_order = True  # a short line has no 4-grams
     lines = []
@@ -224,7 +225,9 @@ def worst_lines(text: Translated, count: int, scoring: Scoring) -> WorstLines:
         text.line_numbers, text.sources, text.hypotheses, *text.references, strict=True
     ):
         references = [reference for reference in rest if reference is not None]
-        score = scorer.sentence_score(hypothesis, references).score
+        score = best
+        if hypothesis not in references:  # empty lines have no n-grams
+            score = scorer.sentence_score(hypothesis, references).score
         texts = {"source": source, "references": references, "hypothesis": hypothesis}
         lines.append({"line": number, metric: score, **texts})
     return WorstLines(metric, sorted(lines, key=lambda line: sign * line[metric])[:count])

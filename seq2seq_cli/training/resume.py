@@ -12,6 +12,7 @@ from seq2seq_cli.config.loader import config_yaml, flatten, load_config, resume_
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig
+from seq2seq_cli.data.cache import changed_meanwhile
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
@@ -88,16 +89,21 @@ def start_run(
     if source is not None:
         config = with_options_of(source, config)
     elif config.data.general is not None:
-        raise UserError("data.general needs a run to start from: --from RUN")
+        raise UserError(
+            "data.general needs a run to start from: train --from RUN, or --set data.general=null"
+        )
     elif config.preset == "fine_tuning":
-        raise UserError("preset: fine_tuning needs a run to start from: --from RUN")
+        raise UserError(
+            "preset: fine_tuning needs a run to start from: train --from RUN, or --set preset=auto"
+        )
+    hashes = text_hashes(config)
     run = set_up_run(config, parallel, hooks)
+    _check_unchanged(run, hashes)
     plan_run(run)
     if source is not None:
         start_from(source, run)
         if run.ema is not None:
             run.ema.start(run.model)
-    hashes = text_hashes(run.config)
     run.state.scored_by = _scored_by(run, hashes)
     run.state.general_scored_by = _general_scored_by(run, hashes)
     run.state.awaits_validation = run.config.data.general is not None  # before the first update
@@ -153,6 +159,7 @@ def resume_run(
             "continue it, or start another run with --run-dir"
         )
     run = set_up_run(config, parallel, hooks, folder)
+    _check_unchanged(run, hashes)
     load_last_checkpoint(folder, run)
     _apply_changes(run, hashes)
     plan_run(run)
@@ -161,6 +168,13 @@ def resume_run(
     write_atomic(folder.config, config_yaml(run.config).encode("utf-8"))
     set_aside_later(folder, run.state.step)
     return run
+
+
+def _check_unchanged(run: Run, hashes: dict[str, str]) -> None:
+    """Raise UserError if the text has changed since it had these hashes: while it was loaded."""
+    for name, found in text_hashes(run.config).items():
+        if found != hashes[name]:
+            raise UserError(changed_meanwhile(f"the text of data.{name}"))
 
 
 def config_to_resume(

@@ -122,6 +122,16 @@ def test_unusable_systems_are_refused(trained, numbers, damaged, text, seq2seq, 
         assert message in seq2seq("compare", *arguments).error()
 
 
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "ter", "exact_match_error"])
+def test_an_empty_line_that_is_right_is_none_of_the_worst(trained, seq2seq, tmp_path, metric):
+    for name, lines in {"src": "1 2\n\n3 4\n", "ref": "one two\n\nseven\n"}.items():
+        (tmp_path / name).write_text(lines)
+    text = ("--src", tmp_path / "src", "--ref", tmp_path / "ref")
+    options = ("--worst", 1, "--json", "--metrics", metric)
+    (worst,) = json.loads(seq2seq("eval", trained, *text, *options).ok().stdout)["worst"]
+    assert worst["line"] == 3
+
+
 def test_eval_breaks_scores_down(trained, numbers, text, seq2seq):
     options = ("--breakdown", "--worst", 3, "--metrics", "chrf++,bleu")
     report = json.loads(seq2seq("eval", trained, *text, *options, "--json").stdout)

@@ -19,7 +19,7 @@ REFUSAL = (
     "this needs the package torch, which seq2seq-runtime does not install: "
     "pip uninstall seq2seq-runtime, then pip install seq2seq-cli"
 )
-METADATA = "Metadata-Version: 2.1\nName: seq2seq-runtime\nVersion: 0\n"
+METADATA = "Metadata-Version: 2.1\nName: seq2seq-runtime\nVersion: 0\nProvides-Extra: remote\n"
 
 
 def link_packages(folder: Path, requirements: list[str], linked: set[str]) -> None:
@@ -72,6 +72,20 @@ def test_it_translates_as_with_pytorch(trained, seq2seq, environment, options):
     with_pytorch = seq2seq("translate", trained, *sentences, *options)
     without = run("translate", trained, *sentences, *options, environment=environment)
     assert (without.returncode, without.stdout) == (0, with_pytorch.stdout), without.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (("plot", "RUN"), "pip uninstall seq2seq-runtime, then pip install 'seq2seq-cli[plot]'"),
+        (("translate", "RUN", "-i", "s3://a/b"), "pip install 'seq2seq-runtime[remote]'"),
+    ],
+)
+def test_it_names_the_distribution_that_has_an_extra(trained, environment, command, advice):
+    arguments = [trained if argument == "RUN" else argument for argument in command]
+    refused = run(*arguments, environment=environment)
+    assert refused.returncode == 2
+    assert refused.stderr.endswith(f"{advice}\n")
 
 
 def test_it_serves(trained, environment):

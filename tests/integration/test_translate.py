@@ -38,6 +38,11 @@ def test_python_api_rejects_a_string_for_a_list(trained, translator):
     with pytest.raises(TypeError, match="a list of str, not of bytes"):
         translator.translate([b"1 2"])
     assert translator.translate(iter(["1 2"])) == translator.translate(["1 2"])
+    with pytest.raises(TypeError, match="search takes TranslationInput, not str"):
+        translator.search(["1 2"])
+    with pytest.raises(TypeError, match="required is a list of words"):
+        TranslationInput("1 2", required="two")
+    assert TranslationInput("1 2", required=["two"]) == TranslationInput("1 2", required=("two",))
     with pytest.raises(TypeError, match="overrides is a list"):
         Translator.load(trained, "cpu", "decoding.beam_size=5")
 
@@ -143,12 +148,11 @@ def test_impossible_constraints_are_rejected_or_relaxed(trained, seq2seq):
         ("--prefix", "grue", outside),
         ("-b", 5, "--require", "grue", outside),
         ("--ban", " ", "an empty word cannot be banned"),
+        ("-b", 5, "--require", "two", "--ban", "two", "'two' is both required and banned"),
     ):
         refused = seq2seq("translate", trained, *options, "1 2")
         assert refused.exit_code == 2, options
         assert message in refused.stderr
-    both = ("--require", "two", "--ban", "two", "-b", 5)
-    assert seq2seq("translate", trained, *both, "1 2").exit_code == 0
     columns = [
         line.count("\t")
         for line in seq2seq(
@@ -175,6 +179,9 @@ def test_constraints_of_single_lines(trained, seq2seq):
     assert "nine" in output[2].split()
     message = seq2seq("translate", trained, *options, stdin='{"src": "1"}\n{"text": "2"}\n').error()
     assert "line 2: not of the form" in message
+    for mistake in ('"tag": "<q>"', '"features": "V"'):
+        stdin = f'{{"src": "1"}}\n{{"src": "2", {mistake}}}\n'
+        assert "error: line 2: " in seq2seq("translate", trained, *options, stdin=stdin).error()
 
 
 def test_output_length_options(trained, seq2seq):

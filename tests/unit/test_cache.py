@@ -5,14 +5,22 @@ import os
 import resource
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
-from seq2seq_cli.data.cache import FILES, cache_folder, make_room, size_of, total_size
+from seq2seq_cli.data.cache import (
+    FILES,
+    cache_folder,
+    cached_counts,
+    make_room,
+    size_of,
+    total_size,
+)
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer, Tokenizers
@@ -50,6 +58,42 @@ def allow(monkeypatch: pytest.MonkeyPatch, stores: int, size: int) -> None:
 
 def keys(cache: Path) -> set[str]:
     return {path.name for path in cache.iterdir()}
+
+
+@contextmanager
+def growing(path: Path) -> Iterator[None]:
+    """Append a line to a file when it is opened for the second time: it has been hashed before."""
+    times_opened = 0
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal times_opened
+        if event == "open" and arguments[0] in (path, str(path)):
+            times_opened += 1
+            if times_opened == 2:
+                with path.open("a") as file:
+                    file.write("neu\n")
+
+    sys.addaudithook(note)  # there is no way to remove it
+    yield
+    times_opened = 3
+
+
+@pytest.mark.parametrize("read", ["ids", "counts"])
+def test_nothing_is_kept_of_a_text_that_changed_while_it_was_read(
+    tmp_path, cache, tokenizers, read
+):
+    path, other = tmp_path / "text.src", tmp_path / "text.tgt"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    other.write_text(path.read_text() + "neu\n")
+    text = ParallelText.of(src=path, tgt=other)
+    results: dict[str, Callable[[], object]] = {
+        "ids": lambda: len(open_store(text, tokenizers, "error")),
+        "counts": lambda: cached_counts(text, [], "error")[0].pairs,
+    }
+    with growing(path), pytest.raises(UserError, match=r"text\.src .*changed while it was read"):
+        results[read]()
+    assert not [file for file in cache.rglob("*") if file.is_file()]
+    assert results[read]() == len(LINES) + 1
 
 
 def test_a_cache_that_cannot_be_written_names_its_setting(tmp_path, tokenizers, monkeypatch):

@@ -9,7 +9,7 @@ import sys
 import pytest
 from error_catalogue import documented, is_documented, raised
 
-from seq2seq_cli.errors import UserError, pip_arguments
+from seq2seq_cli.errors import UserError, how_to_install
 from seq2seq_cli.plugins import EXTRAS, load
 
 
@@ -58,7 +58,7 @@ def test_what_to_install_follows_what_is_installed(
     (installed / "direct_url.json").write_text(text)
     monkeypatch.syspath_prepend(installed.parent)
     monkeypatch.chdir(clone if is_here else tmp_path)
-    assert pip_arguments("plot") == expected.replace("{here}", str(tmp_path))
+    assert how_to_install("plot") == f"pip install {expected.replace('{here}', str(tmp_path))}"
 
 
 @pytest.mark.parametrize("extra", [name for name, extra in EXTRAS.items() if extra.packages])

@@ -22,7 +22,7 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.tokenizers.sentencepiece_tokenizer import kind_of
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, Tokenizers, save_tokenizers
-from seq2seq_cli.training.checkpoints.manifest import read_manifest, write_manifest
+from seq2seq_cli.training.checkpoints.manifest import imported_from, read_manifest, write_manifest
 
 
 def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str = "best") -> str:
@@ -54,7 +54,8 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
             write_json(folder.statistics, statistics.model_dump())
         write_manifest(folder, config, torch.device("cpu"), None)
         record = {"from": str(run_dir), "text": [text.name for text in texts]}
-        write_json(folder.manifest, {**read_manifest(folder), "trimmed": record})
+        origin = imported_from(run_dir)
+        write_json(folder.manifest, {**read_manifest(folder), **origin, "trimmed": record})
         write_atomic(folder.config, config_yaml(config).encode("utf-8"))
         load_config(folder.config)  # what it refuses would be no run
     return "\n".join([*_report(before, after, old, new), f"written to {output}"])

@@ -6,6 +6,7 @@ before and after SentencePiece is therefore put into the rules of that model, an
 search never outputs get an impossible bias.
 """
 
+import logging
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,9 +19,9 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.languages import LanguagePair, language_name, languages_of
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.tokenizer import SUBWORDS
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, source_vocabulary
-from seq2seq_cli.extras.export.format import Source, is_imported
+from seq2seq_cli.extras.export.format import Source, is_imported, known_tags
 from seq2seq_cli.extras.export.vocabularies import processor_of, spm_of
 from seq2seq_cli.files import own_part, read_json, replacing, write_atomic, write_json
 from seq2seq_cli.processes import ending_at_sigterm
@@ -29,6 +30,8 @@ from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID, UNK_ID, Tokenizers
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.translation import Translation
     from seq2seq_cli.decoding.translator import Translator
+
+logger = logging.getLogger(__name__)
 
 _MODEL, _TOKENIZER = "model", "sentencepiece.model"
 # What Argos Translate passes to CTranslate2 with ARGOS_BEAM_SIZE=1 (the default is 4).
@@ -86,18 +89,28 @@ class Argos(CTranslate2):
             return _FEATURES
         return super().limits_of_run(translator)
 
-    def require(self, config: Config) -> None:
-        """Raise UserError if the languages or the tag of the package are not known."""
+    def require(self, config: Config, tokenizers: Tokenizers) -> None:
+        """Raise UserError if the languages or the tag of the package are not known.
+
+        Warn if the sources may have needed a tag: of a trimmed or imported run that is not known.
+        """
         if languages_of(config.data) is None:
             raise UserError(
                 "--format argos: nothing names the languages: give them as --langs de-en"
             )
         tags = [corpus.tag for corpus in config.data.train]
-        if tags and all(tags) and config.decoding.tag is None:
-            known = ", ".join(config.train_text.tags)
+        known = ", ".join(known_tags(config, tokenizers))
+        if not known or config.decoding.tag is not None:
+            return
+        if tags and all(tags):
             raise UserError(
                 "--format argos: all sources have a tag, which Argos Translate cannot give: choose "
                 f"--tag {known}"
+            )
+        if not tags:
+            logger.warning(
+                f"Argos Translate will give the model no tag, of which it knows {short(known)}: if "
+                "its sources need one, choose it with --tag"
             )
 
     def check_output(self, output: Path) -> None:

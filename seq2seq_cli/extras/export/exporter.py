@@ -80,7 +80,7 @@ def export(
     reason = unsupported(format_name, config, tokenizers)
     if reason := reason or target.limits_of_run(translator):
         raise UserError(f"--format {format_name} does not support this model: {reason}")
-    target.require(config)
+    target.require(config, tokenizers)
     usage = target.usage(config, tokenizers)
     written = _with_languages(load_config(run.config), langs)
     about = (target.library, usage, license_name, which)

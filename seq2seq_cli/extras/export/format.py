@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Options that do not change what a translation is, and the options that `length_limits` uses.
 _NOT_SEARCH = ("precision", "engine", "tokens_per_batch", "n_best", "seed", "sampling", "tag")
 _LENGTHS = ("max_len_factor", "max_len_extra", "min_len_factor", "min_len_extra")
+_MOST_TAGS = 20  # that a README lists
 # Options of section `model` that every format supports, with their values; None: all values, but
 # `limits` may look at them.
 COMMON_OPTIONS: Mapping[str, Collection[object] | None] = {
@@ -122,7 +123,9 @@ class Format(ABC):
         if not is_missing_or_empty(output):
             raise UserError(f"{output} exists and is not an empty folder")
 
-    def require(self, config: Config) -> None:  # noqa: B027 (most formats need nothing)
+    def require(  # noqa: B027 (most formats need nothing)
+        self, config: Config, tokenizers: Tokenizers
+    ) -> None:
         """Raise UserError if the config does not say what the format needs."""
 
     @contextmanager
@@ -144,13 +147,24 @@ class Format(ABC):
         options = config.decoding
         if unknown := [f"`decoding.{name}`" for name in _given(options) if name not in known]:
             notes += f"\nUnsupported options of the run: {', '.join(unknown)}.\n"
-        default = [options.tag] if options.tag else []
-        if tags := ", ".join(f"`{t}`" for t in dict.fromkeys([*config.train_text.tags, *default])):
-            always = f" The run puts `{options.tag}` before every line." if default else ""
-            notes += f"\nThe model knows the tags {tags}.{always} {self.tag_usage}\n"
+        if tags := known_tags(config, tokenizers):
+            listed = ", ".join(f"`{tag}`" for tag in tags[:_MOST_TAGS])
+            more = f" and {len(tags) - _MOST_TAGS:,} more" if len(tags) > _MOST_TAGS else ""
+            always = f" The run puts `{options.tag}` before every line." if options.tag else ""
+            notes += f"\nThe model knows the tags {listed}{more}.{always} {self.tag_usage}\n"
         if features := ", ".join(f"`{symbol}`" for symbol in tokenizers.src.features):
             notes += f"\nThe model knows features of a source: {features}. {self.feature_usage}\n"
         return notes
+
+
+def known_tags(config: Config, tokenizers: Tokenizers) -> list[str]:
+    """Return the tags of the training text, or those in the vocabulary of an unknown text."""
+    tags = config.train_text.tags
+    if not config.data.train:  # imported or trimmed
+        others = config.tokenizer.user_defined_symbols
+        tags = [tag for tag in tokenizers.src.user_defined_symbols() if tag not in others]
+    default = [config.decoding.tag] if config.decoding.tag else []
+    return list(dict.fromkeys([*tags, *default]))
 
 
 def has_imported_kind(config: Config) -> bool:

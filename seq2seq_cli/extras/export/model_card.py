@@ -6,7 +6,7 @@ names a folder of the machine that the run was trained on.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from seq2seq_cli import __version__
 from seq2seq_cli.config.languages import language_name, languages_of
@@ -47,27 +47,24 @@ def model_card(
             f"--license {short(license_name)}: write an identifier of the Hugging Face Hub, "
             "such as apache-2.0, mit or cc-by-sa-4.0; other stands for any other license"
         )
-    terms = f"`{license_id}`. The licenses of the training data may restrict it further."
+    manifest = read_json(run.manifest) if run.manifest.exists() else {}
+    manifest = portable_record(manifest, config) if isinstance(manifest, dict) else {}
+    origin = _Origin.of(manifest)
+    others = "the imported model and the training data" if origin.imported else "the training data"
+    terms = f"`{license_id}`. The licenses of {others} may restrict it further."
     if license_id == UNKNOWN_LICENSE:
         terms = (
             "Unknown: no license was given when the model was exported. "
-            "The licenses of the training data may restrict it too."
+            f"The licenses of {others} may restrict it too."
         )
-    manifest = read_json(run.manifest) if run.manifest.exists() else {}
-    manifest = portable_record(manifest, config) if isinstance(manifest, dict) else {}
     config = portable_config(config)
     validated = run.with_weights(which, read_model_scores)
     scores = {} if validated is None else validated.scores
-    pairs = None if statistics is None else statistics.pairs
-    count = "an unknown number of pairs" if pairs is None else f"{pairs:,} pairs"
-    data = [f"Trained on {count} from:\n", *_files(config.data.train)]
-    if config.data.valid is not None:
-        data += ["\nValidated on:\n", *_files(config.data.valid)]
     parts = (
         f"---\n{_front_matter(config, scores, license_id, library)}---",
-        _introduction(config, manifest),
+        _introduction(config, manifest, origin),
         f"## Use\n\n{usage.strip()}",
-        "## Training data\n\n" + "\n".join(data),
+        f"## Training data\n\n{_training_data(config, statistics, origin)}",
         f"## Scores\n\n{_scores(config, scores)}",
         f"## Training\n\n{_training(config, manifest)}",
         f"## License\n\n{terms}",
@@ -92,7 +89,30 @@ def _front_matter(
     return "".join(f"{name}: {yaml_text(value)}\n" for name, value in fields.items() if value)
 
 
-def _introduction(config: Config, manifest: Mapping[str, Any]) -> str:
+class _Origin(NamedTuple):
+    """Names of the models that a model was made from, by import, fine-tuning or trimming."""
+
+    imported: str | None
+    tuned: str | None
+    trimmed: str | None
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> "_Origin":
+        records = (manifest.get(name) for name in ("imported", "trimmed"))
+        imported, trimmed = (r.get("from") if isinstance(r, dict) else None for r in records)
+        names = (imported, manifest.get("from"), trimmed)
+        return cls(*(f"`{short(str(name))}`" if name else None for name in names))
+
+    @property
+    def verb(self) -> str:
+        if self.trimmed:
+            return f"made from {self.trimmed} by reducing its vocabulary"
+        if self.tuned:
+            return f"fine-tuned from {self.tuned}"
+        return f"imported from {self.imported}" if self.imported else "trained"
+
+
+def _introduction(config: Config, manifest: Mapping[str, Any], origin: _Origin) -> str:
     languages = languages_of(config.data)
     title = "A Transformer from text to text"
     what = "turns a line of text into another one, as in its training text"
@@ -102,12 +122,28 @@ def _introduction(config: Config, manifest: Mapping[str, Any]) -> str:
         back = ", and back" if config.data.direction == "both" else ""
         what = f"translates {src} into {tgt}{back}, sentence by sentence"
     model, version = config.model, manifest.get("seq2seq_cli", "unknown")
+    first = ""
+    if origin.imported and (origin.trimmed or origin.tuned):
+        first = f" The first of these models was imported from {origin.imported}."
     return (
         f"# {title}\n\n"
         f"An encoder-decoder Transformer that {what}. It has {model.layers.encoder} encoder and "
-        f"{model.layers.decoder} decoder layers with d_model {model.d_model}, and was trained with "
-        f"seq2seq-cli {version}; this card was written by version {__version__}."
+        f"{model.layers.decoder} decoder layers with d_model {model.d_model}, and was "
+        f"{origin.verb} with seq2seq-cli {version}; this card was written by version "
+        f"{__version__}.{first}"
     )
+
+
+def _training_data(config: Config, statistics: TextStatistics | None, origin: _Origin) -> str:
+    if not config.data.train:
+        return f"The model was {origin.verb}: the text that it was trained on is not known here."
+    pairs = None if statistics is None else statistics.pairs
+    count = "an unknown number of pairs" if pairs is None else f"{pairs:,} pairs"
+    verb = "Fine-tuned" if origin.tuned else "Trained"
+    lines = [f"{verb} on {count} from:\n", *_files(config.data.train)]
+    if config.data.valid is not None:
+        lines += ["\nValidated on:\n", *_files(config.data.valid)]
+    return "\n".join(lines)
 
 
 def _files(corpora: Corpora) -> Iterator[str]:

@@ -19,7 +19,6 @@ from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.safe_yaml import MOST_BYTES
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.extras.export.model_card import model_card
 from seq2seq_cli.extras.export.portable import portable_config, portable_record
 from seq2seq_cli.files import (
     MEBIBYTE,
@@ -95,6 +94,8 @@ def _portable_files(
     run: RunFolder, temporary: Path, translator: Translator, repo: str, license_name: str
 ) -> dict[str, Path]:
     """Return the files to upload by name, without paths of this machine in them."""
+    from seq2seq_cli.extras.export.model_card import model_card  # with PyTorch: pull needs none
+
     config = load_config(run.config)
     usage = _USAGE.format(repo=repo, name=default_folder(repo))
     card = model_card(run, config, translator.statistics, "seq2seq-cli", usage, license_name)
@@ -116,6 +117,8 @@ def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
     api = hub_api()
     if not is_missing_or_empty(run_dir):
         raise UserError(f"{run_dir} exists and is not an empty folder: pull to another one")
+    if run_dir.exists() and run_dir.samefile(Path.cwd()):  # would be replaced under the shell
+        raise UserError(f"{run_dir} is the current folder: pull to another one")
     part = run_dir.with_name(f"{run_dir.name}.part")
     with hub_errors(repo):
         info = api.repo_info(repo, revision=revision, files_metadata=True)

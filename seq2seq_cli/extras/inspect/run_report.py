@@ -112,7 +112,9 @@ def report_model(
     lengths = (_LENGTH, _LENGTH)
     if statistics is not None:
         lengths = (statistics.src_tokens.p50 + 1, statistics.tgt_tokens.p50 + 1)
-    symbols = config.tokenizer.with_symbols(config.train_text.tags).user_defined_symbols
+    symbols = {*config.tokenizer.user_defined_symbols, *config.train_text.tags}
+    if not config.tokenizer.graphemes:  # which are symbols of SentencePiece, too
+        symbols.update(*(tokenizer.user_defined_symbols() for tokenizer in tokenizers))
     return ModelReport(
         config=config.model,
         parameters=count_parts(model),

@@ -20,6 +20,7 @@ from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer, Tokenize
 Side = Literal["source", "target"]
 
 _EXAMPLES = 8  # learned pieces in each list
+_MOST_LISTED = 20  # symbols
 _NEIGHBORS = 10
 _SUGGESTIONS = 5
 
@@ -63,7 +64,9 @@ class Vocabulary:
 
 
 def _ids(tokens: dict[str, int]) -> str:
-    return ", ".join(f"{name} {token}" for name, token in tokens.items())
+    listed = [f"{name} {token}" for name, token in list(tokens.items())[:_MOST_LISTED]]
+    more = len(tokens) - len(listed)
+    return ", ".join(listed) + (f" and {more:,} more" if more else "")
 
 
 def read_vocabularies(tokenizers: Tokenizers, symbols: Collection[str]) -> dict[str, Vocabulary]:

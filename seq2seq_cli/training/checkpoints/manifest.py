@@ -37,6 +37,7 @@ def write_manifest(
     manifest = {
         "begun": _now(),
         "from": None if source is None else str(source),
+        **(imported_from(source) if source is not None else {}),
         "seed": config.training.seed,
         "data": text_hashes(config),
         "tokenizer": _tokenizer_hashes(run, config),
@@ -45,6 +46,14 @@ def write_manifest(
         "continuations": [],
     }
     write_json(run.manifest, manifest)
+
+
+def imported_from(run_dir: Path) -> dict[str, Any]:
+    """Return the entry about the import of a run or of one that it comes from; empty if none."""
+    path = RunFolder(run_dir).manifest
+    manifest = read_json(path) if path.is_file() else None
+    record = manifest.get("imported") if isinstance(manifest, dict) else None
+    return {} if record is None else {"imported": record}
 
 
 def record_continuation(

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from commands import Command
 from foreign_models import WORDS, write_marian_mt
 from hub_server import Repository, running_hub
@@ -153,6 +154,37 @@ def test_every_command_works_on_an_imported_run(
         ("attend", run, lines[3], "--output", tmp_path / "attention.html"),
     ):
         seq2seq(*command).ok()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_cards_name_the_model_that_a_run_comes_from(
+    trimmed: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    lines = "".join(f"{line}\n" for line in lines_of(6))
+    for side in ("src", "tgt"):
+        (tmp_path / side).write_text(lines)
+    data = {"train": {"src": str(tmp_path / "src"), "tgt": str(tmp_path / "tgt"), "tag": TAGS[0]}}
+    config, tuned = tmp_path / "config.yaml", tmp_path / "tuned"
+    config.write_text(yaml.safe_dump({"data": data, "training": {"max_steps": 1}}))
+    seq2seq("train", config, "--run-dir", tuned, "--from", trimmed / "run").ok()
+    cards = []
+    for number, run in enumerate((trimmed / "run", trimmed / "trimmed", tuned)):
+        output = tmp_path / str(number)
+        seq2seq("export", run, "--format", "ctranslate2", "--output", output).ok()
+        cards.append((output / "README.md").read_text())
+        assert "was trained with" not in cards[-1]
+        assert str(trimmed) not in cards[-1]
+        assert "The licenses of the imported model and the training data" in cards[-1]
+    imported, smaller, fine_tuned = cards
+    assert "was imported from `model` with seq2seq-cli" in imported
+    assert "the text that it was trained on is not known here" in imported
+    assert "was made from `run` by reducing its vocabulary with seq2seq-cli" in smaller
+    assert "was fine-tuned from `run` with seq2seq-cli" in fine_tuned
+    assert "Fine-tuned on 6 pairs from:\n\n- `src` and `tgt`" in fine_tuned
+    for card in (smaller, fine_tuned):
+        assert "The first of these models was imported from `model`." in card
+    for card in (imported, smaller):
+        assert f"The model knows the tags {', '.join(f'`{tag}`' for tag in TAGS)}." in card
 
 
 def test_an_imported_run_is_served(trimmed: Path) -> None:

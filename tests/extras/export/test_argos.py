@@ -146,6 +146,22 @@ def test_a_package_gives_one_tag(tagged, seq2seq, tmp_path):
         assert (model["add_source_bos"], model["bos_token"]) == (True, tag)
 
 
+def test_a_trimmed_model_keeps_its_tags(tagged, seq2seq, tmp_path):
+    """Its config names no text, so only the vocabulary shows them."""
+    text, small = tmp_path / "text", tmp_path / "small"
+    text.write_text("a f k\n")
+    seq2seq("trim", tagged, "--text", text, "--output", small).ok()
+    argos = ("--format", "argos", "--langs", "de-en")
+    output = tmp_path / "small.argosmodel"
+    warning = seq2seq("export", small, *argos, "-o", output).stderr
+    assert "Argos Translate will give the model no tag, of which it knows <same>, <🔙>" in warning
+    output = tmp_path / "back.argosmodel"
+    assert "no tag" not in seq2seq("export", small, *argos, "-o", output, "--tag", "<🔙>").stderr
+    reports = [json.loads(seq2seq("inspect", run, "--json").ok().stdout) for run in (tagged, small)]
+    for report in reports:
+        assert report["vocabularies"]["both"]["symbols"].keys() == {"<same>", "<🔙>"}
+
+
 @pytest.mark.slow
 def test_argos_translate_gives_the_tag(tagged, seq2seq, tmp_path):
     package = tmp_path / "back.argosmodel"

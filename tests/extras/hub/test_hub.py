@@ -71,6 +71,20 @@ def test_a_run_comes_back_as_it_was(hub, trained, numbers, seq2seq, tmp_path, mo
     assert run(seq2seq, "translate", pulled, "1 2") == "one two\n"
 
 
+def test_a_machine_without_pytorch_can_pull():
+    code = "import sys, seq2seq_cli.extras.hub.hub; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_current_folder_is_not_replaced(hub, trained, seq2seq, tmp_path, monkeypatch):
+    add_run(hub, trained)
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", tmp_path):
+        message = fail(seq2seq, "pull", REPO, folder)
+        assert f"{folder} is the current folder: pull to another one" in message
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_second_push_replaces_the_first(hub, trained, seq2seq, tmp_path):
     """On a branch too; files of an earlier push that the run lacks are removed, others stay."""
     repository = hub.repositories[REPO] = Repository(is_private=True)

@@ -13,7 +13,7 @@ from faults.victims import config_of
 from number_task import numbers_config, write_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from seq2seq_cli.errors import pip_arguments
+from seq2seq_cli.errors import how_to_install
 
 KINDS = ("encoder", "decoder", "cross")
 AXES = {"layer": 1, "head": 4}
@@ -268,7 +268,7 @@ def test_without_matplotlib_nothing_is_begun(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     name, *options = command
     message = seq2seq(name, config, *options, "--set", "validation.attention=true").error()
-    assert f"pip install {pip_arguments('plot')}" in message
+    assert how_to_install("plot") in message
     assert not (here / "run/model.safetensors").exists()
     refused = seq2seq("attend", trained, "1 2", "--output", "a.json", "--output", "a.png")
     assert refused.exit_code == 2

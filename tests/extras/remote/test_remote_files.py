@@ -80,5 +80,7 @@ def test_a_zip_of_opus_may_be_remote(remote, folder):
 
 @pytest.mark.parametrize("url", ["memory://many-files/missing.tsv", "s4://bucket/x.tsv"])
 def test_a_url_without_a_file_is_refused(url):
-    with pytest.raises(ValueError, match=r"there is no file memory://|s4://bucket/x.tsv: .*s4"):
+    with pytest.raises(
+        ValueError, match=r"there is no file memory://|s4://bucket/x.tsv cannot be read: .*s4"
+    ):
         parallel_text({"pairs": url})
