@@ -159,7 +159,7 @@ def test_a_trimmed_model_keeps_its_tags(tagged, seq2seq, tmp_path):
     assert "no tag" not in seq2seq("export", small, *argos, "-o", output, "--tag", "<🔙>").stderr
     reports = [json.loads(seq2seq("inspect", run, "--json").ok().stdout) for run in (tagged, small)]
     for report in reports:
-        assert report["vocabularies"]["both"]["symbols"].keys() == {"<same>", "<🔙>"}
+        assert report["run"]["vocabulary"]["both"]["symbols"].keys() == {"<same>", "<🔙>"}
 
 
 @pytest.mark.slow
