@@ -53,7 +53,9 @@ def remote_path(given: str) -> Path | None:
     try:
         path = UPath(given)
         assert path.fs  # imports what the scheme needs
-    except (ImportError, ValueError) as error:  # of fsspec, which names the package
+    except ValueError as error:
+        raise UserError(f"{given} cannot be read: {error}") from None
+    except ImportError as error:  # of fsspec, which names the package
         raise UserError(f"{given} cannot be read: {error}; {how_to_install('remote')}") from None
     return cast(Path, path)
 

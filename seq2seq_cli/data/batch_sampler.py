@@ -25,7 +25,9 @@ class Samplers(Protocol):
     def key(self) -> str:
         """Identifies the options that the lengths of sampled sentences depend on."""
 
-    def buffer(self, batches: "BatchSampler", pairs: Indices | None, seed: int) -> "ShuffleBuffer":
+    def buffer(
+        self, batch_sampler: "BatchSampler", pairs: Indices | None, seed: int
+    ) -> "ShuffleBuffer":
         """Return a buffer whose sentences are segmented again in every epoch."""
 
 

@@ -57,7 +57,7 @@ def cache_folder() -> Path:
 
 def changed_meanwhile(name: str) -> str:
     """Return the message about a text that has not stayed the one that its hash is of."""
-    return f"{name} changed while it was read: run the command again when nothing writes it"
+    return f"{name} changed while being read: run the command again once nothing writes to it"
 
 
 def key_of(values: Any) -> str:
@@ -197,19 +197,18 @@ def cached_counts(
 
     Waits for another process that is counting it, such as a run that was started with this one.
     """
-
-    def key_now() -> str:
-        texts = [[hash_of_files(t.files), t.forms] for t in (train, *held_out)]
-        return key_of([*texts, on_bad_line, _VERSION])
-
-    key = key_now()
+    texts = (train, *held_out)
+    hashes = [hash_of_files(text.files) for text in texts]
+    forms = [[one, text.forms] for one, text in zip(hashes, texts, strict=True)]
+    key = key_of([*forms, on_bad_line, _VERSION])
     path = cache_folder() / COUNTS / f"{key}.json"
     if (counts := _read_counts(path)) is None:
         with writing(f"{COUNTS}-{key}"):
             if (counts := _read_counts(path)) is None:  # no other process has counted it
                 counts = count_corpus(train, held_out, on_bad_line)
-                if key_now() != key:
-                    raise UserError(changed_meanwhile(train.name))
+                for text, before in zip(texts, hashes, strict=True):
+                    if hash_of_files(text.files) != before:
+                        raise UserError(changed_meanwhile(text.name))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(path, json.dumps([asdict(one) for one in counts]).encode())
     return counts

@@ -44,7 +44,8 @@ class RequestBuilder:
                 new.append(Request(src, most, min(least, most), number=number, segment=place))
             with naming_line(number if differ else None):
                 required = [text for text in line.required if text.strip()]
-                if banned := {*required} & {*options.banned_words}:
+                words = {word for text in required for word in text.split()}
+                if banned := words.intersection(options.banned_words):
                     raise UserError(f"{min(banned)!r} is both required and banned")
                 phrases = [self._words.phrase(text) for text in required]
                 if phrases and (options.width == 1 or options.diversity_groups > 1):

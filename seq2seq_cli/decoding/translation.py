@@ -20,7 +20,7 @@ class TranslationInput:
     features: str = ""  # if empty, a model that knows features reads them after a tab in the text
 
     def __post_init__(self) -> None:
-        if isinstance(self.required, str):
+        if isinstance(self.required, str | bytes):
             raise TypeError("required is a list of words; a single one is [word]")
         object.__setattr__(self, "required", tuple(self.required))
 

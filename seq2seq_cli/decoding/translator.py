@@ -269,11 +269,9 @@ class Translator:
     ) -> tuple[list[list[Segment]], Issues]:
         """Return the segments in which each line is translated, and how many lines were cut."""
         bounds = Bounds.of(self.config, self.statistics)
-        # An error in tag or features names its line, unless all lines have the same ones.
-        differ = len({(line.tag, line.features) for line in inputs}) > 1
         sources = []
         for number, line in enumerate(inputs, first_number):
-            with naming_line(number if differ else None):
+            with naming_line(number if line.tag or line.features else None):
                 sources.append(self.source_of(line))
         texts = [text for text, _ in sources]
         segments, issues = segment_lines(texts, self.tokenizers.src, bounds, each=split_sentences)

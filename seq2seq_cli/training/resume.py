@@ -109,7 +109,7 @@ def start_run(
     run.state.awaits_validation = run.config.data.general is not None  # before the first update
     folder.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(folder, run.data.tokenizers)
-    write_manifest(folder, run.config, run.device, source)
+    write_manifest(folder, run.config, run.device, source, hashes)
     write_json(folder.statistics, run.data.statistics.model_dump())
     save_checkpoint(folder, run)
     write_atomic(folder.config, config_yaml(run.config).encode("utf-8"))

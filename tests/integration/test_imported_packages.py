@@ -14,6 +14,7 @@ from number_task import numbers_config, write_config
 
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding.engines.base import PlainDecoder
+from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import UserError
@@ -169,6 +170,7 @@ def test_a_load_without_pytorch_gives_what_one_with_it_gives(trained, precision)
     model = Translator.load(trained, "cpu", ["decoding.engine=plain"], exact=True).model
     config = alone.config
     both = alone, Translator(model, alone.tokenizers, config, alone.statistics, precision)
+    assert isinstance(both[1].backend.decoder, CpuDecoder)
     inputs = [TranslationInput(text) for text in ("1 2 3", "", "9 8 7 6 5", "4 4 4")]
     found, expected = (t.search(inputs, Outputs(True, True)) for t in both)
     for of_line, expected_of_line in zip(found, expected, strict=True):

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from bare_runs import stop_at
 from commands import Command, last_checkpoint, logged_points
+from growing_files import growing
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 from safetensors.torch import load_file
 from seams import before_forward, signal_after
@@ -437,6 +438,19 @@ def test_changed_training_text_starts_a_new_epoch(seq2seq, tmp_path):
     state = json.loads((last_checkpoint(run) / "state.json").read_text())
     assert (state["step"], state["epoch"], state["position"]) == (12, 2, 2)
     assert seq2seq(*more).exit_code == 0  # now it is the run's own
+
+
+def test_text_that_changes_while_a_run_starts_is_refused(seq2seq, tmp_path):
+    """The manifest would have the hash of the text before or after what was read."""
+    settings = numbers_config(tmp_path, 60, max_steps=1, warmup_steps=0)
+    valid = tmp_path / "valid.tsv"
+    valid.write_text("1 2\tone two\n")
+    settings["data"]["valid"] = {"pairs": str(valid)}
+    train = ("train", write_config(tmp_path, settings), "--run-dir", tmp_path / "run")
+    with growing(valid, "3\tthree", 1):  # when it is hashed
+        assert "the text of data.valid changed while being read" in seq2seq(*train).error()
+    assert not (tmp_path / "run").exists()
+    seq2seq(*train).ok()
 
 
 def test_fine_tuning_starts_from_the_best_weights(config, whole, seq2seq, tmp_path):

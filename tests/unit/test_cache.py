@@ -5,11 +5,12 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from growing_files import growing
 
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
@@ -60,28 +61,8 @@ def keys(cache: Path) -> set[str]:
     return {path.name for path in cache.iterdir()}
 
 
-@contextmanager
-def growing(path: Path) -> Iterator[None]:
-    """Append a line to a file when it is opened for the second time: it has been hashed before."""
-    times_opened = 0
-
-    def note(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal times_opened
-        if event == "open" and arguments[0] in (path, str(path)):
-            times_opened += 1
-            if times_opened == 2:
-                with path.open("a") as file:
-                    file.write("neu\n")
-
-    sys.addaudithook(note)  # there is no way to remove it
-    yield
-    times_opened = 3
-
-
 @pytest.mark.parametrize("read", ["ids", "counts"])
-def test_nothing_is_kept_of_a_text_that_changed_while_it_was_read(
-    tmp_path, cache, tokenizers, read
-):
+def test_nothing_is_kept_of_a_text_that_changed_while_being_read(tmp_path, cache, tokenizers, read):
     path, other = tmp_path / "text.src", tmp_path / "text.tgt"
     path.write_text("".join(f"{line}\n" for line in LINES))
     other.write_text(path.read_text() + "neu\n")
@@ -90,7 +71,11 @@ def test_nothing_is_kept_of_a_text_that_changed_while_it_was_read(
         "ids": lambda: len(open_store(text, tokenizers, "error")),
         "counts": lambda: cached_counts(text, [], "error")[0].pairs,
     }
-    with growing(path), pytest.raises(UserError, match=r"text\.src .*changed while it was read"):
+    is_hashed = 2  # when it is opened for the second time
+    with (
+        growing(path, "neu", is_hashed),
+        pytest.raises(UserError, match=r"text\.src .*changed while being read"),
+    ):
         results[read]()
     assert not [file for file in cache.rglob("*") if file.is_file()]
     assert results[read]() == len(LINES) + 1

@@ -4,9 +4,12 @@ That the errors which tests provoke are among them is checked wherever a test ru
 """
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
+from commands import ROOT
 from error_catalogue import documented, is_documented, raised
 
 from seq2seq_cli.errors import UserError, how_to_install
@@ -59,6 +62,30 @@ def test_what_to_install_follows_what_is_installed(
     monkeypatch.syspath_prepend(installed.parent)
     monkeypatch.chdir(clone if is_here else tmp_path)
     assert how_to_install("plot") == f"pip install {expected.replace('{here}', str(tmp_path))}"
+
+
+@pytest.mark.parametrize(
+    ("extra", "is_from_a_clone", "expected"),
+    [
+        ("hub", False, "pip install 'seq2seq-runtime[hub]'"),
+        ("hub", True, "SEQ2SEQ_DISTRIBUTION=seq2seq-runtime pip install '.[hub]'"),
+        ("plot", False, "pip uninstall seq2seq-runtime, then pip install 'seq2seq-cli[plot]'"),
+        ("plot", True, "pip uninstall seq2seq-runtime, then pip install '.[plot]'"),
+    ],
+)
+def test_the_runtime_stays_what_it_is_unless_it_lacks_the_extra(
+    tmp_path, extra, is_from_a_clone, expected
+):
+    (site := tmp_path / "seq2seq_runtime-9.dist-info").mkdir()
+    (site / "METADATA").write_text("Name: seq2seq-runtime\nProvides-Extra: hub\n")
+    url = f"file://{tmp_path}" if is_from_a_clone else "https://index.example/a.whl"
+    (site / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {}}))
+    (tmp_path / "seq2seq_cli").symlink_to(ROOT / "seq2seq_cli")
+    code = f"from seq2seq_cli.errors import how_to_install; print(how_to_install({extra!r}))"
+    command = [sys.executable, "-S", "-c", code]  # -S: without what is installed here
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert said.stdout == f"{expected}\n", said.stderr
 
 
 @pytest.mark.parametrize("extra", [name for name, extra in EXTRAS.items() if extra.packages])

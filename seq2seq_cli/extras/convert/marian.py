@@ -6,7 +6,6 @@ V vocabulary, D d_model, F d_ff.
 
 import json
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +125,10 @@ def decoder_options(folder: Path) -> dict[str, Any]:
 
 
 def _options(text: str, path: Path) -> dict[str, Any]:
-    options = None
-    with suppress(UserError):
+    try:
         options = yaml_value(text, str(path))
+    except UserError:
+        options = None
     if not isinstance(options, dict):
         raise damaged(path, "its options are not valid YAML")
     return options

@@ -52,7 +52,7 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
         if translator.statistics is not None:  # whose words are known by their tokens
             statistics = translator.statistics.model_copy(update={"src_words": None})
             write_json(folder.statistics, statistics.model_dump())
-        write_manifest(folder, config, torch.device("cpu"), None)
+        write_manifest(folder, config, torch.device("cpu"), None, hashes={})
         record = {"from": str(run_dir), "text": [text.name for text in texts]}
         origin = imported_from(run_dir)
         write_json(folder.manifest, {**read_manifest(folder), **origin, "trimmed": record})

@@ -93,7 +93,7 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
         for name, weight in weights.items()
     }
     save_tensors(tensors, run.model)
-    write_manifest(run, config, torch.device("cpu"), None)
+    write_manifest(run, config, torch.device("cpu"), None, hashes={})
     write_json(run.manifest, {**read_manifest(run), "imported": dict(record)})
     write_atomic(config_path, config_yaml(config).encode())
     return orders

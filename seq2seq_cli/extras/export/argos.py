@@ -19,9 +19,9 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.languages import LanguagePair, language_name, languages_of
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.tokenizer import SUBWORDS
-from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, source_vocabulary
-from seq2seq_cli.extras.export.format import Source, is_imported, known_tags
+from seq2seq_cli.extras.export.format import Source, is_imported, possible_tags
 from seq2seq_cli.extras.export.vocabularies import processor_of, spm_of
 from seq2seq_cli.files import own_part, read_json, replacing, write_atomic, write_json
 from seq2seq_cli.processes import ending_at_sigterm
@@ -92,25 +92,23 @@ class Argos(CTranslate2):
     def require(self, config: Config, tokenizers: Tokenizers) -> None:
         """Raise UserError if the languages or the tag of the package are not known.
 
-        Warn if the sources may have needed a tag: of a trimmed or imported run that is not known.
+        Warn if sources may need a tag, which is not known of a run that was trimmed or imported.
         """
         if languages_of(config.data) is None:
             raise UserError(
                 "--format argos: nothing names the languages: give them as --langs de-en"
             )
         tags = [corpus.tag for corpus in config.data.train]
-        known = ", ".join(known_tags(config, tokenizers))
-        if not known or config.decoding.tag is not None:
-            return
-        if tags and all(tags):
+        if tags and all(tags) and config.decoding.tag is None:
+            known = ", ".join(config.train_text.tags)
             raise UserError(
                 "--format argos: all sources have a tag, which Argos Translate cannot give: choose "
                 f"--tag {known}"
             )
-        if not tags:
+        if config.decoding.tag is None and (symbols := possible_tags(config, tokenizers)):
             logger.warning(
-                f"Argos Translate will give the model no tag, of which it knows {short(known)}: if "
-                "its sources need one, choose it with --tag"
+                f"Argos Translate adds no tag to the text; the vocabulary has the symbols {symbols}"
+                ": if sources need one of them, choose it with --tag"
             )
 
     def check_output(self, output: Path) -> None:

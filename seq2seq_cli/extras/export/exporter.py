@@ -1,7 +1,6 @@
 """export(): writes a run in another format with a model card, and compares both."""
 
 import itertools
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from random import Random
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.languages import languages_from_option
-from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.loader import load_config, yaml_text
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Languages
 from seq2seq_cli.console import counted
@@ -73,7 +72,7 @@ def export(
     run.ensure_is_run()
     overrides = ["decoding.precision=fp32"]
     if tag is not None:
-        overrides.append(f"decoding.tag={json.dumps(tag, ensure_ascii=False)}")
+        overrides.append(f"decoding.tag={yaml_text(tag)}")
     translator = Translator.load(run_dir, "cpu", overrides, which=which, with_pytorch=True)
     translator.config = _with_languages(translator.config, langs)
     config, tokenizers = translator.config, translator.tokenizers

@@ -147,24 +147,27 @@ class Format(ABC):
         options = config.decoding
         if unknown := [f"`decoding.{name}`" for name in _given(options) if name not in known]:
             notes += f"\nUnsupported options of the run: {', '.join(unknown)}.\n"
-        if tags := known_tags(config, tokenizers):
-            listed = ", ".join(f"`{tag}`" for tag in tags[:_MOST_TAGS])
-            more = f" and {len(tags) - _MOST_TAGS:,} more" if len(tags) > _MOST_TAGS else ""
-            always = f" The run puts `{options.tag}` before every line." if options.tag else ""
-            notes += f"\nThe model knows the tags {listed}{more}.{always} {self.tag_usage}\n"
+        default = [options.tag] if options.tag else []
+        if tags := ", ".join(f"`{t}`" for t in dict.fromkeys([*config.train_text.tags, *default])):
+            always = f" The run puts `{options.tag}` before every line." if default else ""
+            notes += f"\nThe model knows the tags {tags}.{always} {self.tag_usage}\n"
+        elif symbols := possible_tags(config, tokenizers):
+            notes += (
+                f"\nThe vocabulary has the symbols {symbols}, which may be tags. {self.tag_usage}\n"
+            )
         if features := ", ".join(f"`{symbol}`" for symbol in tokenizers.src.features):
             notes += f"\nThe model knows features of a source: {features}. {self.feature_usage}\n"
         return notes
 
 
-def known_tags(config: Config, tokenizers: Tokenizers) -> list[str]:
-    """Return the tags of the training text, or those in the vocabulary of an unknown text."""
-    tags = config.train_text.tags
-    if not config.data.train:  # imported or trimmed
-        others = config.tokenizer.user_defined_symbols
-        tags = [tag for tag in tokenizers.src.user_defined_symbols() if tag not in others]
-    default = [config.decoding.tag] if config.decoding.tag else []
-    return list(dict.fromkeys([*tags, *default]))
+def possible_tags(config: Config, tokenizers: Tokenizers) -> str:
+    """Return a list of the symbols in the source vocabulary, if the training text is not known."""
+    if config.data.train:
+        return ""
+    symbols = tokenizers.src.user_defined_symbols()  # of a run that was imported or trimmed
+    listed = ", ".join(f"`{symbol}`" for symbol in symbols[:_MOST_TAGS])
+    more = len(symbols) - _MOST_TAGS
+    return f"{listed} and {more:,} more" if more > 0 else listed
 
 
 def has_imported_kind(config: Config) -> bool:

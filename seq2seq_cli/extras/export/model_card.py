@@ -124,7 +124,7 @@ def _introduction(config: Config, manifest: Mapping[str, Any], origin: _Origin) 
     model, version = config.model, manifest.get("seq2seq_cli", "unknown")
     first = ""
     if origin.imported and (origin.trimmed or origin.tuned):
-        first = f" The first of these models was imported from {origin.imported}."
+        first = f" {origin.trimmed or origin.tuned} derives from the imported {origin.imported}."
     return (
         f"# {title}\n\n"
         f"An encoder-decoder Transformer that {what}. It has {model.layers.encoder} encoder and "

@@ -32,9 +32,11 @@ class SubwordSamplers(NamedTuple):
         """Identifies the strengths, and the batches that are grouped together."""
         return " ".join(str(sampler and sampler.key) for sampler in self) + f" of {POOL} batches"
 
-    def buffer(self, batches: BatchSampler, pairs: Indices | None, seed: int) -> ShuffleBuffer:
+    def buffer(
+        self, batch_sampler: BatchSampler, pairs: Indices | None, seed: int
+    ) -> ShuffleBuffer:
         """Return the buffer of a text, or of some of its pairs."""
-        return SampledBuffer(batches, pairs, seed, self)
+        return SampledBuffer(batch_sampler, pairs, seed, self)
 
 
 class _Pool(NamedTuple):
@@ -56,14 +58,14 @@ class SampledBuffer(ShuffleBuffer):
 
     def __init__(
         self,
-        sampler: BatchSampler,
+        batch_sampler: BatchSampler,
         pairs: Indices | None,
         seed: int,
         samplers: SubwordSamplers,
     ) -> None:
-        super().__init__(sampler, pairs, seed)
+        super().__init__(batch_sampler, pairs, seed)
         self._samplers = samplers
-        (src, tgt), store = self._lengths, sampler.store
+        (src, tgt), store = self._lengths, batch_sampler.store
         self._lengths = (
             self._mean_lengths(src, store.src, samplers.src),
             self._mean_lengths(tgt, store.tgt, samplers.tgt),
@@ -111,7 +113,10 @@ class SampledBuffer(ShuffleBuffer):
         return padded_batch(*self._sampled(pairs, epoch))
 
     def padding(self) -> float:
-        """Return the fraction of padding in some batches: sentences of one length get others."""
+        """Return the fraction of padding, measured on some batches.
+
+        Sampling gives sentences of equal length different lengths.
+        """
         some = self.batches(1, range(min(_MEASURED_BATCHES, len(self.plan(1, ())))), ())
         num_tokens = sum(batch.num_tokens + batch.num_src_tokens for batch in some)
         return 1 - num_tokens / sum(batch.num_positions for batch in some)

@@ -31,15 +31,19 @@ _SECONDS_FOR_GIT = 5.0  # it reads two or three small files
 
 
 def write_manifest(
-    run: RunFolder, config: Config, device: torch.device, source: Path | None
+    run: RunFolder,
+    config: Config,
+    device: torch.device,
+    source: Path | None,
+    hashes: dict[str, str],
 ) -> None:
-    """Record the start of a run, whose tokenizers are in the folder already."""
+    """Record the start of a run with the `hashes` of its text; its tokenizers are in the folder."""
     manifest = {
         "begun": _now(),
         "from": None if source is None else str(source),
         **(imported_from(source) if source is not None else {}),
         "seed": config.training.seed,
-        "data": text_hashes(config),
+        "data": hashes,
         "tokenizer": _tokenizer_hashes(run, config),
         **_environment(config, device),
         "num_continuations": 0,
@@ -50,8 +54,10 @@ def write_manifest(
 
 def imported_from(run_dir: Path) -> dict[str, Any]:
     """Return the entry about the import of a run or of one that it comes from; empty if none."""
-    path = RunFolder(run_dir).manifest
-    manifest = read_json(path) if path.is_file() else None
+    try:
+        manifest = read_json(RunFolder(run_dir).manifest)
+    except (UserError, OSError):  # a model is usable without
+        return {}
     record = manifest.get("imported") if isinstance(manifest, dict) else None
     return {} if record is None else {"imported": record}
 

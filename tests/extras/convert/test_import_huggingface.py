@@ -182,9 +182,9 @@ def test_cards_name_the_model_that_a_run_comes_from(
     assert "was fine-tuned from `run` with seq2seq-cli" in fine_tuned
     assert "Fine-tuned on 6 pairs from:\n\n- `src` and `tgt`" in fine_tuned
     for card in (smaller, fine_tuned):
-        assert "The first of these models was imported from `model`." in card
+        assert "`run` derives from the imported `model`." in card
     for card in (imported, smaller):
-        assert f"The model knows the tags {', '.join(f'`{tag}`' for tag in TAGS)}." in card
+        assert f"has the symbols {', '.join(f'`{tag}`' for tag in TAGS)}, which may be" in card
 
 
 def test_an_imported_run_is_served(trimmed: Path) -> None:

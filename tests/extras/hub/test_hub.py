@@ -71,9 +71,20 @@ def test_a_run_comes_back_as_it_was(hub, trained, numbers, seq2seq, tmp_path, mo
     assert run(seq2seq, "translate", pulled, "1 2") == "one two\n"
 
 
-def test_a_machine_without_pytorch_can_pull():
-    code = "import sys, seq2seq_cli.extras.hub.hub; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+def test_a_machine_without_pytorch_can_pull(hub, trained, tmp_path):
+    add_run(hub, trained)
+    code = (
+        "import sys\n"
+        "from seq2seq_cli.extras.hub.hub import pull\n"
+        "from pathlib import Path\n"
+        f"pull({REPO!r}, Path('pulled'))\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "pulled/model.safetensors").exists()
 
 
 def test_the_current_folder_is_not_replaced(hub, trained, seq2seq, tmp_path, monkeypatch):
