@@ -96,20 +96,20 @@ def how_to_install(extra: str) -> str:
     import importlib.metadata
 
     distribution = installed_as()
-    first, variable = "", ""
+    uninstall, variable = "", ""
     if distribution == RUNTIME:
         variable = f"SEQ2SEQ_DISTRIBUTION={RUNTIME} "  # for setup.py
         if extra not in (importlib.metadata.metadata(RUNTIME).get_all("Provides-Extra") or ()):
-            first, variable = f"pip uninstall {RUNTIME}, then ", ""
+            uninstall, variable = f"pip uninstall {RUNTIME}, then ", ""
     found = importlib.metadata.distributions(name=distribution)
     record = next(filter(None, (each.read_text("direct_url.json") for each in found)), "{}")
     source = json.loads(record)
     url = urllib.parse.urlsplit(source.get("url", ""))
     path = Path(urllib.parse.unquote(url.path))
     if url.scheme != "file" or not path.exists():
-        name = "seq2seq-cli" if first else distribution
-        return f"{first}pip install {shlex.quote(f'{name}[{extra}]')}"
+        name = "seq2seq-cli" if uninstall else distribution
+        return f"{uninstall}pip install {shlex.quote(f'{name}[{extra}]')}"
     folder = "." if path.samefile(Path()) else path
     is_editable = bool(source.get("dir_info", {}).get("editable"))  # and stays so
     what = "--editable " * is_editable + shlex.quote(f"{folder}[{extra}]")
-    return f"{first}{variable}pip install {what}"
+    return f"{uninstall}{variable}pip install {what}"

@@ -199,8 +199,8 @@ def cached_counts(
     """
     texts = (train, *held_out)
     hashes = [hash_of_files(text.files) for text in texts]
-    forms = [[one, text.forms] for one, text in zip(hashes, texts, strict=True)]
-    key = key_of([*forms, on_bad_line, _VERSION])
+    with_forms = [[found, text.forms] for found, text in zip(hashes, texts, strict=True)]
+    key = key_of([*with_forms, on_bad_line, _VERSION])
     path = cache_folder() / COUNTS / f"{key}.json"
     if (counts := _read_counts(path)) is None:
         with writing(f"{COUNTS}-{key}"):

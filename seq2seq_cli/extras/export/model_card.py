@@ -122,15 +122,16 @@ def _introduction(config: Config, manifest: Mapping[str, Any], origin: _Origin) 
         back = ", and back" if config.data.direction == "both" else ""
         what = f"translates {src} into {tgt}{back}, sentence by sentence"
     model, version = config.model, manifest.get("seq2seq_cli", "unknown")
-    first = ""
+    derivation = ""
     if origin.imported and (origin.trimmed or origin.tuned):
-        first = f" {origin.trimmed or origin.tuned} derives from the imported {origin.imported}."
+        parent = origin.trimmed or origin.tuned
+        derivation = f" {parent} derives from the imported {origin.imported}."
     return (
         f"# {title}\n\n"
         f"An encoder-decoder Transformer that {what}. It has {model.layers.encoder} encoder and "
         f"{model.layers.decoder} decoder layers with d_model {model.d_model}, and was "
         f"{origin.verb} with seq2seq-cli {version}; this card was written by version "
-        f"{__version__}.{first}"
+        f"{__version__}.{derivation}"
     )
 
 
