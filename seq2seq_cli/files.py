@@ -7,7 +7,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,17 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def is_missing_or_empty(path: Path) -> bool:
-    """Return True if a folder can be written there without mixing with what is there."""
-    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+def require_new_folder(path: Path) -> None:
+    """Raise UserError unless `path` is missing, or an empty folder that is not the current one.
+
+    The current folder would be replaced under the shell that is in it.
+    """
+    if not path.exists():
+        return
+    if not path.is_dir() or any(path.iterdir()):
+        raise UserError(f"{path} exists and is not an empty folder: give another one")
+    if path.samefile(Path.cwd()):
+        raise UserError(f"{path} is the current folder: give another one")
 
 
 @contextmanager
@@ -89,20 +97,21 @@ def own_part(path: Path, make: Callable[[Path], None] = Path.mkdir) -> Iterator[
         with suppress(OSError), _held(left) as is_held:
             if is_held:
                 _remove(left)
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    new = part.with_suffix(".new")  # which no process removes before it is locked
-    try:
-        make(new)
-        with _held(new):
-            new.rename(part)
-            yield part
-    except OSError as error:
-        found = str(error.filename or path).replace(str(new), str(path))
-        error.filename = found.replace(str(part), str(path))
-        raise
-    finally:
-        for left in (new, part):
-            _remove(left)
+    while True:
+        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            make(part)
+            with ExitStack() as stack:
+                with suppress(FileNotFoundError):
+                    stack.enter_context(_held(part, waits=True))
+                if part.exists():  # no other process took it for left over before it was locked
+                    yield part
+                    return
+        except OSError as error:
+            error.filename = str(error.filename or path).replace(str(part), str(path))
+            raise
+        finally:
+            _remove(part)
 
 
 def _remove(path: Path) -> None:
@@ -112,7 +121,7 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[bool]:
+def _held(path: Path, *, waits: bool = False) -> Iterator[bool]:
     """Lock a file or a folder while the block runs; yield False if that is not possible."""
     if fcntl is None:  # Windows opens no folder
         yield False
@@ -120,7 +129,7 @@ def _held(path: Path) -> Iterator[bool]:
     descriptor, is_held = os.open(path, os.O_RDONLY), False
     try:
         with suppress(OSError):  # another process has it; NFS locks no folder
-            is_held = lock(descriptor)
+            is_held = lock(descriptor, waits=waits)
         yield is_held
     finally:
         os.close(descriptor)

@@ -1,10 +1,12 @@
 """Files are replaced whole, and read up to a limit."""
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,10 +17,12 @@ from safetensors.numpy import save_file
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import (
     new_folder,
+    own_part,
     read_bounded,
     read_json,
     reading,
     replacing,
+    require_new_folder,
     write_atomic,
     write_json,
 )
@@ -117,6 +121,20 @@ def test_weights_that_a_training_replaces_while_they_are_read_are_read_again(tmp
     assert run.with_weights("best", read) == 1
 
 
+def test_new_folders_are_missing_or_empty_and_not_the_current_one(tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    for folder in ("missing", "empty"):
+        require_new_folder(tmp_path / folder)
+    (tmp_path / "file").touch()
+    for taken in (tmp_path, tmp_path / "file"):
+        with pytest.raises(UserError, match="exists and is not an empty folder"):
+            require_new_folder(taken)
+    monkeypatch.chdir(tmp_path / "empty")
+    for current in (Path(), tmp_path / "empty"):
+        with pytest.raises(UserError, match="is the current folder"):
+            require_new_folder(current)
+
+
 def test_new_folder_is_there_when_it_is_whole(tmp_path, monkeypatch):
     folder = tmp_path / "deep/folder"
     with pytest.raises(RuntimeError), new_folder(folder) as part:
@@ -186,6 +204,46 @@ def test_replacing_removes_the_files_of_killed_processes_and_no_others(tmp_path)
         with replacing(output) as second:
             assert {first, second, other} == {*tmp_path.iterdir()}
     assert {*tmp_path.iterdir()} == {output, other}
+
+
+@pytest.mark.parametrize("when", ["before it is opened", "while it is being locked"])
+def test_a_new_file_that_another_process_takes_for_left_over_is_made_again(when, tmp_path):
+    made = []
+
+    def make(part):
+        part.touch()
+        made.append(part)
+        if len(made) > 1:
+            return
+        if when == "before it is opened":
+            part.unlink()
+            return
+        other = part.open()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        threading.Thread(target=lambda: (part.unlink(), other.close())).start()
+
+    with own_part(tmp_path / "output", make) as part:
+        assert [*tmp_path.iterdir()] == [part] == made[1:]
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_kill_before_the_lock_leaves_a_file_that_is_known_and_removed(tmp_path):
+    output = tmp_path / "src.model"
+    program = (
+        "import os, pathlib, signal, sys\n"
+        "from seq2seq_cli.files import own_part\n"
+        "def make(part):\n"
+        "    part.touch()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with own_part(pathlib.Path(sys.argv[1]), make):\n"
+        "    pass\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(output)], check=False)
+    assert len([*tmp_path.iterdir()]) == 1
+    RunFolder(tmp_path).ensure_new_or_empty()
+    with replacing(output):
+        pass
+    assert [*tmp_path.iterdir()] == [output]
 
 
 @pytest.mark.parametrize(("make", "write"), [("new_folder", "joinpath"), ("replacing", "touch")])

@@ -14,7 +14,7 @@ from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert import argos, ctranslate2, huggingface, marian
 from seq2seq_cli.extras.convert.foreign import ForeignModel
 from seq2seq_cli.extras.convert.writer import Orders, write
-from seq2seq_cli.files import is_missing_or_empty, new_folder
+from seq2seq_cli.files import new_folder, require_new_folder
 
 # The module that reads a format, and its title, in the order of detection: a package is a file, and
 # a folder may hold several of the others.
@@ -53,8 +53,7 @@ def import_model(
     UserError if the folder exists, if the source is damaged or cannot be represented, and if the
     comparison fails; then there is no folder.
     """
-    if not is_missing_or_empty(run_dir):
-        raise UserError(f"{run_dir} exists and is not an empty folder: import to another one")
+    require_new_folder(run_dir)
     path = _local(source)
     name = _format_of(path)
     unpacked = argos.unpacked(path) if name == "argos" else nullcontext(path)

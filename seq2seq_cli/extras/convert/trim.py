@@ -15,7 +15,7 @@ from seq2seq_cli.data.tokenization import chunks_of
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SpmVocabTokenizer, restricted
-from seq2seq_cli.files import is_missing_or_empty, new_folder, write_atomic, write_json
+from seq2seq_cli.files import new_folder, require_new_folder, write_atomic, write_json
 from seq2seq_cli.model.parameters import unique_parameters
 from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import RunFolder
@@ -32,8 +32,7 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
     single characters. The logits of these tokens do not change. Raises UserError for vocabularies
     without subwords, if `output` has files, and for texts that cannot be read.
     """
-    if not is_missing_or_empty(output):
-        raise UserError(f"{output} exists and is not an empty folder: choose another --output")
+    require_new_folder(output)
     RunFolder(run_dir).ensure_is_run()
     translator = Translator.load(run_dir, "cpu", exact=True, which=which, with_pytorch=True)
     _check(translator)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import TOKENIZER_KINDS
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import is_missing_or_empty, new_folder
+from seq2seq_cli.files import new_folder, require_new_folder
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 if TYPE_CHECKING:
@@ -120,8 +119,7 @@ class Format(ABC):
 
     def check_output(self, output: Path) -> None:
         """Raise UserError if the output exists; an empty folder may."""
-        if not is_missing_or_empty(output):
-            raise UserError(f"{output} exists and is not an empty folder")
+        require_new_folder(output)
 
     def require(  # noqa: B027 (most formats need nothing)
         self, config: Config, tokenizers: Tokenizers

@@ -23,8 +23,8 @@ from seq2seq_cli.extras.export.portable import portable_config, portable_record
 from seq2seq_cli.files import (
     MEBIBYTE,
     fsync,
-    is_missing_or_empty,
     read_json,
+    require_new_folder,
     write_atomic,
     write_json,
 )
@@ -115,10 +115,7 @@ def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
     hub has no such run, and if what it has cannot be loaded. Returns what was pulled.
     """
     api = hub_api()
-    if not is_missing_or_empty(run_dir):
-        raise UserError(f"{run_dir} exists and is not an empty folder: pull to another one")
-    if run_dir.exists() and run_dir.samefile(Path.cwd()):  # would be replaced under the shell
-        raise UserError(f"{run_dir} is the current folder: pull to another one")
+    require_new_folder(run_dir)
     part = run_dir.with_name(f"{run_dir.name}.part")
     with hub_errors(repo):
         info = api.repo_info(repo, revision=revision, files_metadata=True)
