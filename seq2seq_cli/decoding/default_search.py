@@ -28,6 +28,7 @@ class MeasuredSearch(Record):
 
 class DefaultSearch(Record):
     step: NonNegativeInt  # updates of the run, or of all members of the ensemble
+    scored_by: str = ""  # as in the run's state; earlier versions do not have it
     metric: Metric
     lines: PositiveInt  # of the validation text
     length_penalty_formula: LengthPenalty

@@ -58,20 +58,24 @@ def choose_search(folder: RunFolder, run: Run) -> None:
     if _awaits_search(folder, run):
         valid = run.data.valid
         assert valid is not None, "the main process has read it"
-        _choose(folder, run.config, valid, run.state.step, run.hooks.before_write)
+        state = run.state
+        _choose(folder, run.config, valid, state.step, state.scored_by, run.hooks.before_write)
 
 
 def choose_search_of_ensemble(ensemble: RunFolder) -> None:
     """As `choose_search`, for a trained ensemble whose members have all chosen one."""
     members, before = ensemble.members(), read_default_search(ensemble)
-    steps = [found.step for member in members if (found := read_default_search(member))]
-    if len(steps) < len(members) or (before is not None and before.step == sum(steps)):
+    chosen = [found for member in members if (found := read_default_search(member))]
+    if len(chosen) < len(members):
+        return
+    step, scored_by = sum(one.step for one in chosen), chosen[0].scored_by
+    if before is not None and (before.step, before.scored_by) == (step, scored_by):
         return
     config = load_config(members[0].config)
     assert config.valid_text is not None, "the members have chosen by it"
     text = config.valid_text.with_tag(config.decoding.tag)
     valid = read_held_out(text, load_tokenizers(members[0], config.tokenizer), config.data)
-    _choose(ensemble, config, valid, sum(steps), nothing)
+    _choose(ensemble, config, valid, step, scored_by)
 
 
 def _choose(
@@ -79,12 +83,13 @@ def _choose(
     config: Config,
     valid: HeldOut,
     step: int,
-    before_write: Callable[[Path], None],
+    scored_by: str,
+    before_write: Callable[[Path], None] = nothing,
 ) -> None:
     translator = Translator.load(folder.path, config.training.device)
     sample = _sample(config, valid, translator)
     try:
-        found = _find_search(translator, config.decoding, step, sample)
+        found = _find_search(translator, config.decoding, step, scored_by, sample)
     except NotFiniteError as error:
         logger.warning("no search is chosen: %s", error)
         return
@@ -94,7 +99,10 @@ def _choose(
 
 
 def _awaits_search(folder: RunFolder, run: Run) -> bool:
-    """Return True if there is something to choose, and it was not chosen for this step yet."""
+    """Return True if there is something to choose, and it was not chosen for this step yet.
+
+    It is chosen again if a validation score means something else since.
+    """
     options, valid = run.config.decoding, run.data.valid
     if "auto" not in (options.beam_size, options.length_penalty) or options.beam_size == 1:
         return False
@@ -102,8 +110,12 @@ def _awaits_search(folder: RunFolder, run: Run) -> bool:
         return False
     if valid is None or not run.config.validation.decode or len(valid.pairs) < _FEWEST_LINES:
         return False
-    before = read_default_search(folder)
-    return folder.model.exists() and (before is None or before.step != run.state.step)
+    if not folder.model.exists():
+        return False
+    before, state = read_default_search(folder), run.state
+    return (
+        before is None or before.step != state.step or before.scored_by not in ("", state.scored_by)
+    )
 
 
 def _sample(config: Config, valid: HeldOut, translator: Translator) -> Sample:
@@ -121,7 +133,7 @@ def _sample(config: Config, valid: HeldOut, translator: Translator) -> Sample:
 
 
 def _find_search(
-    translator: Translator, options: DecodingConfig, step: int, sample: Sample
+    translator: Translator, options: DecodingConfig, step: int, scored_by: str, sample: Sample
 ) -> DefaultSearch:
     """Measure greedy search and a beam, with the best length penalty, as far as they are open."""
     beam = _BEAM if options.beam_size == "auto" else options.width
@@ -136,6 +148,7 @@ def _find_search(
     is_worth_it = not greedy or sample.gain(best.score, greedy[0].score) >= _LEAST_GAIN
     return DefaultSearch(
         step=step,
+        scored_by=scored_by,
         metric=sample.scoring.names[0],
         lines=len(sample.inputs),
         length_penalty_formula=options.length_penalty_formula,

@@ -274,7 +274,8 @@ def _apply_changes(run: Run, hashes: dict[str, str]) -> None:
     config, state = run.config, run.state
     text, budget = run.data.batches.key, config.training.batch_budget
     scored_by = _scored_by(run, hashes)
-    is_scored_alike = state.scored_by == scored_by
+    earlier = _scored_by(run, hashes, run.data.statistics.model_dump())  # as earlier versions did
+    is_scored_alike = state.scored_by in (scored_by, earlier)
     _check_general_baseline(run, _general_scored_by(run, hashes), is_scored_alike=is_scored_alike)
     is_midway = bool(state.position or state.earlier_parts)
     state.awaits_validation = state.awaits_validation and config.data.valid is not None
@@ -313,10 +314,12 @@ def _check_general_baseline(run: Run, scored_by: str | None, *, is_scored_alike:
     state.general_scored_by = scored_by or before
 
 
-def _scored_by(run: Run, hashes: dict[str, str]) -> str:
+def _scored_by(run: Run, hashes: dict[str, str], *statistics: dict[str, Any]) -> str:
     """Return a hash of all but the model that a validation score depends on.
 
-    Options that runs of earlier versions do not have count only if they are used.
+    Other training text changes a score too little to count: where lines are cut, and how long
+    translations may become. Options that runs of earlier versions do not have count only if they
+    are used.
     """
     config, validation = run.config, run.config.validation
     default_length = DataConfig.model_fields["max_length"].default
@@ -327,7 +330,7 @@ def _scored_by(run: Run, hashes: dict[str, str]) -> str:
         *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
         *(["merge_references"] if validation.merge_references else []),
         config.decoding.model_dump(mode="json", exclude={"tokens_per_batch", "tag"}),
-        run.data.statistics.model_dump(),
+        *statistics,
         *([config.data.max_length] if config.data.max_length != default_length else []),
         *(config.valid_text.options if config.valid_text is not None else []),
     )

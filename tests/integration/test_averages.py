@@ -98,6 +98,10 @@ def test_run_ends_with_the_best_of_its_models_and_averages(runs, seq2seq: Comman
     assert is_mean(run, model, chosen[0]["files"])
     scores = json.loads(seq2seq("eval", run, "--json", "--loss-only").stdout)
     assert scores["loss"] == chosen[0]["loss"]
+    events = EventAccumulator(str(run))
+    events.Reload()
+    *_, shown = events.Scalars("best/loss")
+    assert (shown.step, shown.value) == (STEPS, pytest.approx(scores["loss"]))
     shown = EventAccumulator(str(run)).Reload().Tensors("valid/candidates/text_summary")
     assert [event.step for event in shown] == [STEPS]
     assert average in shown[0].tensor_proto.string_val[0].decode()

@@ -166,6 +166,9 @@ def test_the_choice_is_made_once_and_again_for_a_longer_run(config, run, seq2seq
     longer = ("--set", "training.max_steps=26")
     assert seq2seq("train", config, "--run-dir", copy, *longer).exit_code == 0
     assert found(copy)["step"] == 26
+    other = (*longer, "--set", "validation.metric=chrf", "--allow-changed", "validation.metric")
+    assert seq2seq("train", config, "--run-dir", copy, *other).exit_code == 0
+    assert (found(copy)["step"], found(copy)["metric"]) == (26, "chrf")
 
 
 def without_speed(run: Path) -> dict:

@@ -16,7 +16,7 @@ from commands import ROOT
 
 WITHOUT = """
 import os, signal, socket, sys
-import multiprocessing.forkserver, portalocker  # which go by the name of the system
+import asyncio, multiprocessing.forkserver, portalocker  # which go by the name of the system
 for name in ("fcntl", "resource", "uvloop"):
     sys.modules[name] = None
 lacking = {

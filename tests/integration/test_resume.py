@@ -435,6 +435,7 @@ def test_changed_training_text_starts_a_new_epoch(seq2seq, tmp_path):
     assert "allow it with train --allow-changed data.train" in seq2seq(*more).stderr
     result = seq2seq(*more, "--allow-changed", "data.train").ok()
     assert "the training data changed; a new epoch starts" in result.stderr
+    assert "the best score so far is reset" not in result.stderr
     state = json.loads((last_checkpoint(run) / "state.json").read_text())
     assert (state["step"], state["epoch"], state["position"]) == (12, 2, 2)
     assert seq2seq(*more).exit_code == 0  # now it is the run's own

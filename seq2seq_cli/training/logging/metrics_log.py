@@ -113,13 +113,17 @@ class Monitor:
         if scores.hypotheses:
             point["valid/at_length_limit"] = scores.issues.at_length_limit
         self._record(step, point)
-        if is_best:  # the tab HParams shows the last value of each name
-            best = {f"best/{name}": scores.metrics()[name] for name in (self._metric, "loss")}
-            self._tensorboard.scalars(step, best)
+        if is_best:
+            self.best(step, scores.metrics())
         shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.metrics().items())
         if scores.issues.at_length_limit:
             shown += f"  at_length_limit {scores.issues.at_length_limit:,}"
         logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
+
+    def best(self, step: int, metrics: Mapping[Metric, float]) -> None:
+        """Show the scores of the run's model: the tab HParams has the last value of each name."""
+        best = {f"best/{name}": metrics[name] for name in (self._metric, "loss")}
+        self._tensorboard.scalars(step, best)
 
     def general_point(self, step: int, scores: Scores, *, has_forgotten: bool) -> None:
         metrics = scores.metrics()
