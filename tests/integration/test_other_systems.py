@@ -15,8 +15,10 @@ import pytest
 from commands import ROOT
 
 WITHOUT = """
-import os, signal, socket, sys
+import os, signal, socket, sys, types
 import asyncio, multiprocessing.forkserver, portalocker  # which go by the name of the system
+from multiprocessing import resource_tracker  # likewise, whenever it starts a process
+resource_tracker.signal = types.SimpleNamespace(**vars(signal))
 for name in ("fcntl", "resource", "uvloop"):
     sys.modules[name] = None
 lacking = {
