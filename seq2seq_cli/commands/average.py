@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName
@@ -54,7 +55,7 @@ def average_weights(
         average = _select(folder, last, best, steps)
         which = "best" if folder.model.is_file() else str(average.files[0])
         loaded = Translator.load(run_dir, device, which=which, exact=True)
-        model, config = loaded.model, loaded.config
+        model, config = loaded.model, load_config(folder.config)  # scores as validations do
         decides = output is None and not force
         if decides:
             _check_that_scores_decide(run_dir, config)

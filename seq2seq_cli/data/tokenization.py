@@ -68,20 +68,30 @@ def tokenize(
     max_length: int | None,
     num_threads: int | None = None,
 ) -> TokenizedChunk:
+    """Return the ids of both sides, EOS included.
+
+    Pairs with more than `max_length` tokens on a side, EOS not counted, are left out.
+    """
+    rows = to_ids(pairs, tokenizers, num_threads)
+    kept = [row for row in rows if max_length is None or max(map(len, row)) <= max_length]
+    src_side, tgt_side = (_joined([row[side] for row in kept]) for side in (0, 1))
+    return TokenizedChunk(src_side, tgt_side, len(rows) - len(kept))
+
+
+def to_ids(
+    pairs: Sequence[Pair], tokenizers: Tokenizers, num_threads: int | None = None
+) -> list[tuple[list[int], list[int]]]:
     """Return the ids of both sides of each pair, the source's tag first, then its features.
 
-    Pairs with more than `max_length` tokens on a side are left out.
+    Raises UserError if the vocabulary lacks a tag, or all features.
     """
     tags = {tag: tokenizers.src.tag_ids(tag) for tag in {pair.tag for pair in pairs}}
     src_ids = tokenizers.src.to_ids_batch([pair.src for pair in pairs], num_threads)
     tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in pairs], num_threads)
-    rows = [
+    return [
         (tags[pair.tag] + tokenizers.src.feature_ids(pair.features) + src, tgt)
         for pair, src, tgt in zip(pairs, src_ids, tgt_ids, strict=True)
     ]
-    kept = [row for row in rows if max_length is None or max(map(len, row)) <= max_length]
-    src_side, tgt_side = (_joined([row[side] for row in kept]) for side in (0, 1))
-    return TokenizedChunk(src_side, tgt_side, len(rows) - len(kept))
 
 
 def _joined(sentences: Sequence[list[int]]) -> TokenizedSide:

@@ -181,25 +181,28 @@ def log_update(
     """Show progress; every `log_every` updates, and after the last one, log a point.
 
     The point sums up the updates since the one before; gradient norm and the given `scalars`
-    belong to this update.
+    belong to this update. It has no number that skipped updates have made NaN or infinite.
     """
     state = run.state
     if monitor is not None:
         monitor.advance(run.total_steps)
     is_due = state.step % run.config.training.log_every == 0 or limit_reached(run) is not None
-    if not (is_due and result.is_finite):
+    if not is_due:
         return
     window, state.window = state.window, MetricSums()
     speed = run.parallel.speed()
     if monitor is None:
         return
-    point = {
-        "loss": window.loss / window.num_tokens,
-        "grad_norm": result.grad_norm,
+    point: dict[str, float] = {}
+    if window.num_tokens:
+        padding = 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions
+        point |= {"loss": window.loss / window.num_tokens, "padding": padding}
+    if result.is_finite:
+        point["grad_norm"] = result.grad_norm
+    point |= {
         "tokens": window.num_tokens,
         "tokens_per_second": window.num_tokens / window.seconds,
         "seconds": state.seconds,
-        "padding": 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions,
         "skipped": window.skipped,
         **{name: value / window.num_tokens for name, value in window.metrics.items()},
         **scalars,

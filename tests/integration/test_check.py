@@ -214,6 +214,21 @@ def test_forms_that_equal_their_lemma_are_no_copies(clean: Path, seq2seq: Comman
     assert "sides that are equal" not in result.stdout
 
 
+def test_tags_and_features_count_as_tokens(clean: Path, seq2seq: Command, tmp_path: Path):
+    pairs = enumerate(clean_pairs(300, seed=1))  # of 8 words
+    lines = [f"{src}\t{'A;B' if number % 2 else 'A'}\t{tgt}\n" for number, (src, tgt) in pairs]
+    (tmp_path / "train.tsv").write_text("".join(lines))
+    (tmp_path / "test.tsv").write_text("".join(lines[:50]).replace(";B", ";C"))
+    columns = "fields: [1, 3], features: 2"
+    text = f"data.train={{pairs: {tmp_path / 'train.tsv'}, {columns}, tag: <new>}}"
+    options = ("--set", text, "--set", "data.valid=null", "--set", "data.max_length=10")
+    test = ("--pairs", tmp_path / "test.tsv", "--fields", 1, 3, "--features", 2)
+    report = json.loads(seq2seq("check", clean, *options, *test, "--json").ok().stdout)
+    too_long = report["texts"]["train"]["findings"]["too_long"]
+    assert too_long["count"] == report["run"]["training_text"]["too_long"] == 150
+    assert report["texts"]["test"]["src"]["unknown"] == 25
+
+
 def test_check_reports_encodings(page: list[str], found: dict):
     [encoding] = [line for line in page if line.startswith("encoding")]
     for note in ("begins with a byte-order mark", "CRLF at the end of 1 line", "1 line not UTF-8"):

@@ -219,6 +219,18 @@ def test_a_run_with_numbers_keeps_them(config, seq2seq, tmp_path):
     assert not (tmp_path / "run/search.json").exists()
 
 
+def test_averages_are_scored_as_in_validations(config, run, seq2seq, tmp_path):
+    """So that scores in the header of the weights, and in model cards, are always of one search."""
+    copy, output = with_search(run, tmp_path), tmp_path / "average.safetensors"
+    seq2seq("train", config, "--run-dir", copy, "--set", "training.max_steps=26").ok()
+    other = found(copy) | {"beam_size": 5, "length_penalty": 2.0}
+    (copy / "search.json").write_text(json.dumps(other))
+    table = seq2seq("average", copy, "--steps", "24,26", "--output", output).ok().stdout
+    options = ("--model", output, "--set", "decoding.beam_size=1", "--json")
+    scored = json.loads(seq2seq("eval", copy, *options).ok().stdout)
+    assert f"  symbol_error_rate {scored['symbol_error_rate']:.3f}" in table
+
+
 def test_other_searches_are_left_alone():
     """Sampling and diverse groups; an n-best list has a beam that is large enough."""
     for options, width in (

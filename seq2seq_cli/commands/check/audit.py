@@ -6,7 +6,7 @@ Memory grows by 20 bytes per line (hashes and length ratios), temporarily by abo
 import itertools
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.text import DataConfig, ParallelText
+from seq2seq_cli.data.tokenization import to_ids
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import BadLineError, Pair, files_of_lines, read_entries
 from seq2seq_cli.text.leakage import LineHashes, Overlap
@@ -134,14 +135,15 @@ def audit_text(
                 pairs.append((line, entry))
             hashes.add(None if isinstance(entry, BadLineError) or entry.is_empty else entry)
         num_pairs += len(pairs)
-        all_src_ids = tokenizers.src.to_ids_batch([pair.src for _, pair in pairs])
-        all_tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for _, pair in pairs])
-        for (line, pair), src_ids, tgt_ids in zip(pairs, all_src_ids, all_tgt_ids, strict=True):
+        all_ids = to_ids([pair for _, pair in pairs], tokenizers)
+        for (line, pair), (src_ids, tgt_ids) in zip(pairs, all_ids, strict=True):
             src.add(line, pair.src, src_ids)
             tgt.add(line, pair.tgt, tgt_ids)
             if max(len(src_ids), len(tgt_ids)) > data.max_length:
                 findings["too_long"].add(line, pair.src, pair.tgt)
-        ratios.append(_lengths(all_tgt_ids) / _lengths(all_src_ids))
+        ratios.append(
+            np.array([(len(tgt) + 1) / (len(src) + 1) for src, tgt in all_ids], np.float32)
+        )
         rules = rejected.add([pair for _, pair in pairs])
         for (line, pair), rule in zip(pairs, rules, strict=True):
             if rule in SHARED_RULES:
@@ -178,10 +180,6 @@ def _audit_file(name: str, lines: Iterator[bytes]) -> FileAudit:
         except UnicodeDecodeError:
             invalid += 1
     return FileAudit(name, num_lines, has_mark, crlf, invalid)
-
-
-def _lengths(all_ids: Sequence[list[int]]) -> npt.NDArray[np.float32]:
-    return np.array([len(ids) + 1 for ids in all_ids], np.float32)
 
 
 class _SideCounter:

@@ -139,6 +139,8 @@ def _training_data(config: Config, statistics: TextStatistics | None, origin: _O
     if not config.data.train:
         return f"The model was {origin.verb}: the text that it was trained on is not known here."
     pairs = None if statistics is None else statistics.pairs
+    if pairs is not None and config.data.direction == "both":
+        pairs //= 2
     count = "an unknown number of pairs" if pairs is None else f"{pairs:,} pairs"
     verb = "Fine-tuned" if origin.tuned else "Trained"
     lines = [f"{verb} on {count} from:\n", *_files(config.data.train)]
