@@ -58,9 +58,9 @@ def require_new_folder(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_dir() or any(path.iterdir()):
-        raise UserError(f"{path} exists and is not an empty folder: give another one")
-    if path.samefile(Path.cwd()):
-        raise UserError(f"{path} is the current folder: give another one")
+        raise UserError(f"{path} exists and is not an empty folder: name another folder")
+    if path.samefile(os.curdir):
+        raise UserError(f"{path} is the current folder: name another folder")
 
 
 @contextmanager
@@ -70,7 +70,6 @@ def new_folder(path: Path) -> Iterator[Path]:
     Errors of the system name `path`, or the file in it. Raises UserError if `path` has been filled
     in the meantime.
     """
-    given, path = path, path.absolute()  # `.` has no name
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with ending_at_sigterm(), own_part(path) as part:
@@ -80,8 +79,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             part.replace(path)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise UserError(f"{given} is not empty any more: another process wrote to it") from None
-        error.filename = str(error.filename).replace(str(path), str(given))
+            raise UserError(f"{path} is not empty any more: another process wrote to it") from None
         raise
 
 

@@ -72,13 +72,13 @@ def tokenize(
 
     Pairs with more than `max_length` tokens on a side, EOS not counted, are left out.
     """
-    rows = to_ids(pairs, tokenizers, num_threads)
+    rows = ids_of_pairs(pairs, tokenizers, num_threads)
     kept = [row for row in rows if max_length is None or max(map(len, row)) <= max_length]
     src_side, tgt_side = (_joined([row[side] for row in kept]) for side in (0, 1))
     return TokenizedChunk(src_side, tgt_side, len(rows) - len(kept))
 
 
-def to_ids(
+def ids_of_pairs(
     pairs: Sequence[Pair], tokenizers: Tokenizers, num_threads: int | None = None
 ) -> list[tuple[list[int], list[int]]]:
     """Return the ids of both sides of each pair, the source's tag first, then its features.

@@ -52,8 +52,9 @@ class Sample(NamedTuple):
 def choose_search(folder: RunFolder, run: Run) -> None:
     """Measure searches with the run's model, and write the one that `auto` stands for.
 
-    It is done once for a finished run whose config has `auto`, if there are enough validation
-    lines. The model decodes as `translate` does, on the device of the training.
+    It is done for a finished run whose config has `auto`, if there are enough validation lines;
+    once, unless validation changes. The model decodes as `translate` does, on the device of the
+    training.
     """
     if _awaits_search(folder, run):
         valid = run.data.valid
@@ -68,13 +69,14 @@ def choose_search_of_ensemble(ensemble: RunFolder) -> None:
     chosen = [found for member in members if (found := read_default_search(member))]
     if len(chosen) < len(members):
         return
-    step, scored_by = sum(one.step for one in chosen), chosen[0].scored_by
+    step, scored_by = sum(one.step for one in chosen), chosen[0].scored_by  # the same in all
     if before is not None and (before.step, before.scored_by) == (step, scored_by):
         return
     config = load_config(members[0].config)
     assert config.valid_text is not None, "the members have chosen by it"
-    text = config.valid_text.with_tag(config.decoding.tag)
-    valid = read_held_out(text, load_tokenizers(members[0], config.tokenizer), config.data)
+    valid = read_held_out(
+        config.valid_text, load_tokenizers(members[0], config.tokenizer), config.data
+    )
     _choose(ensemble, config, valid, step, scored_by)
 
 
@@ -113,9 +115,9 @@ def _awaits_search(folder: RunFolder, run: Run) -> bool:
     if not folder.model.exists():
         return False
     before, state = read_default_search(folder), run.state
-    return (
-        before is None or before.step != state.step or before.scored_by not in ("", state.scored_by)
-    )
+    if before is None or before.step != state.step:
+        return True
+    return before.scored_by not in ("", state.scored_by)  # earlier versions have not recorded it
 
 
 def _sample(config: Config, valid: HeldOut, translator: Translator) -> Sample:

@@ -181,7 +181,8 @@ def log_update(
     """Show progress; every `log_every` updates, and after the last one, log a point.
 
     The point sums up the updates since the one before; gradient norm and the given `scalars`
-    belong to this update. It has no number that skipped updates have made NaN or infinite.
+    belong to this update. If this update was skipped, it has no gradient norm, and if all were, no
+    loss.
     """
     state = run.state
     if monitor is not None:
@@ -197,6 +198,7 @@ def log_update(
     if window.num_tokens:
         padding = 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions
         point |= {"loss": window.loss / window.num_tokens, "padding": padding}
+        point |= {name: value / window.num_tokens for name, value in window.metrics.items()}
     if result.is_finite:
         point["grad_norm"] = result.grad_norm
     point |= {
@@ -204,7 +206,6 @@ def log_update(
         "tokens_per_second": window.num_tokens / window.seconds,
         "seconds": state.seconds,
         "skipped": window.skipped,
-        **{name: value / window.num_tokens for name, value in window.metrics.items()},
         **scalars,
     }
     if run.parallel.world_size > 1 or is_started_by_torchrun():

@@ -13,6 +13,8 @@ from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig
 from seq2seq_cli.data.cache import changed_meanwhile
+from seq2seq_cli.data.record import read_record
+from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
@@ -161,7 +163,7 @@ def resume_run(
     run = set_up_run(config, parallel, hooks, folder)
     _check_unchanged(run, hashes)
     load_last_checkpoint(folder, run)
-    _apply_changes(run, hashes)
+    _apply_changes(folder, run, hashes)
     plan_run(run)
     record_continuation(folder, begun, run.config, run.device, run.state.step, hashes)
     write_json(folder.statistics, run.data.statistics.model_dump())
@@ -269,13 +271,12 @@ def _is_within(name: str, key: str) -> bool:
     return name == key or name.startswith(f"{key}.")
 
 
-def _apply_changes(run: Run, hashes: dict[str, str]) -> None:
+def _apply_changes(folder: RunFolder, run: Run, hashes: dict[str, str]) -> None:
     """Adapt the state to options and text that differ from the checkpoint's; log what follows."""
     config, state = run.config, run.state
     text, budget = run.data.batches.key, config.training.batch_budget
     scored_by = _scored_by(run, hashes)
-    earlier = _scored_by(run, hashes, run.data.statistics.model_dump())  # as earlier versions did
-    is_scored_alike = state.scored_by in (scored_by, earlier)
+    is_scored_alike = state.scored_by == scored_by or _was_scored_alike(folder, run, hashes)
     _check_general_baseline(run, _general_scored_by(run, hashes), is_scored_alike=is_scored_alike)
     is_midway = bool(state.position or state.earlier_parts)
     state.awaits_validation = state.awaits_validation and config.data.valid is not None
@@ -314,7 +315,13 @@ def _check_general_baseline(run: Run, scored_by: str | None, *, is_scored_alike:
     state.general_scored_by = scored_by or before
 
 
-def _scored_by(run: Run, hashes: dict[str, str], *statistics: dict[str, Any]) -> str:
+def _was_scored_alike(folder: RunFolder, run: Run, hashes: dict[str, str]) -> bool:
+    """Return True for a state of an earlier version, whose hash included `statistics.json`."""
+    statistics = read_record(folder.statistics, TextStatistics)
+    return statistics is not None and run.state.scored_by == _scored_by(run, hashes, statistics)
+
+
+def _scored_by(run: Run, hashes: dict[str, str], statistics: TextStatistics | None = None) -> str:
     """Return a hash of all but the model that a validation score depends on.
 
     Other training text changes a score too little to count: where lines are cut, and how long
@@ -330,7 +337,7 @@ def _scored_by(run: Run, hashes: dict[str, str], *statistics: dict[str, Any]) ->
         *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
         *(["merge_references"] if validation.merge_references else []),
         config.decoding.model_dump(mode="json", exclude={"tokens_per_batch", "tag"}),
-        *statistics,
+        *([statistics.model_dump()] if statistics is not None else []),
         *([config.data.max_length] if config.data.max_length != default_length else []),
         *(config.valid_text.options if config.valid_text is not None else []),
     )

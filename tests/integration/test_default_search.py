@@ -133,6 +133,10 @@ def test_a_trained_ensemble_has_chosen_its_search(config, run, tmp_path):
     assert without_speed(ensemble) == without_speed(run)
     train_ensemble(load_config(config), ensemble, 1)  # to which shards and distillations hold
     assert found(ensemble) == chosen
+    member = RunFolder(ensemble).member(1).search
+    member.write_text(json.dumps(json.loads(member.read_text()) | {"scored_by": "another text"}))
+    choose_search_of_ensemble(RunFolder(ensemble))
+    assert found(ensemble)["scored_by"] == "another text"
     train_ensemble(load_config(config), ensemble, 2)
     assert without_speed(ensemble) != without_speed(run)
 
@@ -226,9 +230,12 @@ def test_averages_are_scored_as_in_validations(config, run, seq2seq, tmp_path):
     other = found(copy) | {"beam_size": 5, "length_penalty": 2.0}
     (copy / "search.json").write_text(json.dumps(other))
     table = seq2seq("average", copy, "--steps", "24,26", "--output", output).ok().stdout
-    options = ("--model", output, "--set", "decoding.beam_size=1", "--json")
-    scored = json.loads(seq2seq("eval", copy, *options).ok().stdout)
-    assert f"  symbol_error_rate {scored['symbol_error_rate']:.3f}" in table
+    given = ("eval", copy, "--model", output, "--json", "--set")
+    greedy, beam = (
+        json.loads(seq2seq(*given, f"decoding.beam_size={size}").ok().stdout)["symbol_error_rate"]
+        for size in (1, 5)
+    )
+    assert f"  symbol_error_rate {greedy:.3f}" in table.splitlines()[0] and greedy != beam
 
 
 def test_other_searches_are_left_alone():

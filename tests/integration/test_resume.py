@@ -430,6 +430,7 @@ def test_changed_training_text_starts_a_new_epoch(seq2seq, tmp_path):
     settings["validation"] |= {"every": 4, "decode": False}
     config, run = write_config(tmp_path, settings), tmp_path / "run"
     assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    best = json.loads((last_checkpoint(run) / "state.json").read_text())["best_models"]
     write_pairs(tmp_path, "train", number_pairs(3_000, seed=5))
     more = ("train", config, "--run-dir", run, *option("max_steps", 12))
     assert "allow it with train --allow-changed data.train" in seq2seq(*more).stderr
@@ -438,6 +439,8 @@ def test_changed_training_text_starts_a_new_epoch(seq2seq, tmp_path):
     assert "the best score so far is reset" not in result.stderr
     state = json.loads((last_checkpoint(run) / "state.json").read_text())
     assert (state["step"], state["epoch"], state["position"]) == (12, 2, 2)
+    best.append([12, *[logged_points(run)[-1]["valid/loss"]] * 2])
+    assert state["best_models"] == [min(best, key=lambda model: model[2])]
     assert seq2seq(*more).exit_code == 0  # now it is the run's own
 
 

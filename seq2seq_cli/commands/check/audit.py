@@ -6,7 +6,7 @@ Memory grows by 20 bytes per line (hashes and length ratios), temporarily by abo
 import itertools
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.text import DataConfig, ParallelText
-from seq2seq_cli.data.tokenization import to_ids
+from seq2seq_cli.data.tokenization import ids_of_pairs
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import BadLineError, Pair, files_of_lines, read_entries
 from seq2seq_cli.text.leakage import LineHashes, Overlap
@@ -70,7 +70,7 @@ class Finding:
 class SideAudit:
     """One side of all pairs that are readable and have no empty side."""
 
-    tokens: int  # EOS included, as in batches
+    tokens: int  # tags, features and EOS included, as in batches
     unknown: int
     scripts: dict[str, float]  # fractions of the letters, counting a letter once per line
     main_scripts: list[str]
@@ -79,7 +79,7 @@ class SideAudit:
 
 @dataclass(frozen=True)
 class LengthRatio:
-    """The ratio of target tokens to source tokens, EOS included."""
+    """The ratio of target tokens to source tokens, of which tags, features and EOS are some."""
 
     median: float
     percentile_1: float
@@ -135,9 +135,9 @@ def audit_text(
                 pairs.append((line, entry))
             hashes.add(None if isinstance(entry, BadLineError) or entry.is_empty else entry)
         num_pairs += len(pairs)
-        all_ids = to_ids([pair for _, pair in pairs], tokenizers)
+        all_ids = _ids_of([pair for _, pair in pairs], tokenizers)
         for (line, pair), (src_ids, tgt_ids) in zip(pairs, all_ids, strict=True):
-            src.add(line, pair.src, src_ids)
+            src.add(line, pair.src, src_ids, pair.features)
             tgt.add(line, pair.tgt, tgt_ids)
             if max(len(src_ids), len(tgt_ids)) > data.max_length:
                 findings["too_long"].add(line, pair.src, pair.tgt)
@@ -168,6 +168,16 @@ def audit_text(
     return audit, hashes
 
 
+def _ids_of(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[tuple[list[int], list[int]]]:
+    """Return the ids of both sides, as training does; features that are not learned are left out.
+
+    (`eval` refuses a text with features if the training text has none.)
+    """
+    if not tokenizers.src.features:
+        pairs = [pair._replace(features="") for pair in pairs]
+    return ids_of_pairs(pairs, tokenizers)
+
+
 def _audit_file(name: str, lines: Iterator[bytes]) -> FileAudit:
     num_lines = crlf = invalid = 0
     has_mark = False
@@ -191,7 +201,7 @@ class _SideCounter:
         self._by_scripts: dict[frozenset[str], Finding] = {}
         self._findings = {name: Finding() for name in (*_DEFECTS, "unknown")}
 
-    def add(self, line: int, text: str, ids: list[int]) -> None:
+    def add(self, line: int, text: str, ids: list[int], features: str = "") -> None:
         scripts = Counter(filter(None, map(script_of, set(text))))
         self._letters.update(scripts)
         self._by_scripts.setdefault(frozenset(scripts), Finding()).add(line, text)
@@ -202,7 +212,7 @@ class _SideCounter:
             if has_defect(text):
                 self._findings[name].add(line, text)
         if num_unknown:
-            self._findings["unknown"].add(line, text)
+            self._findings["unknown"].add(line, f"{features} {text}".lstrip())
 
     def audit(self, wanted: list[str] | None) -> SideAudit:
         """Return the audit; every line should have letters of the wanted scripts, or of its own."""

@@ -51,7 +51,9 @@ def _check(test: ParallelText | None, run: Run) -> Report | None:
     train, train_hashes = audit_text(run.config.train_text, tokenizers, data)
     texts, hashes = {"train": train}, {"train": train_hashes}
     overlaps: dict[str, Overlap] = {}
-    others = {**run.config.held_out, **({} if test is None else {"test": test})}
+    others = dict(run.config.held_out)
+    if test is not None:
+        others["test"] = test.with_tag(run.config.decoding.tag)
     for name, text in others.items():
         texts[name], own = audit_text(text, tokenizers, data, like=train)
         overlaps |= {f"{name} in {other}": own.found_in(hashes[other]) for other in hashes}

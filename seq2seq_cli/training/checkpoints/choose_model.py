@@ -137,7 +137,7 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
     if chosen is not None:
         best = chosen.candidate
         install(folder, model, best, chosen.metrics, run.state, run.hooks.before_write)
-        if monitor is not None and chosen.metrics and best.files != (folder.model,):
+        if monitor is not None and chosen.metrics:
             monitor.best(step, chosen.metrics)
     if scored:
         table = candidate_table(scored, chosen)

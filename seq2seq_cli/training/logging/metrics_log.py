@@ -94,8 +94,8 @@ class Monitor:
     def training_point(self, step: int, scalars: Mapping[str, float]) -> None:
         """`scalars` by their short names: loss, lr, grad_norm, tokens_per_second, ..."""
         self._record(step, {f"train/{name}": value for name, value in scalars.items()})
-        loss = scalars.get("loss", math.nan)  # of skipped updates
-        shown = f"loss {loss:.3f}  {scalars['tokens_per_second']:,.0f} tokens/s  "
+        shown = f"loss {scalars['loss']:.3f}  " if "loss" in scalars else ""
+        shown += f"{scalars['tokens_per_second']:,.0f} tokens/s  "
         shown += f"lr {scalars['lr']:.2e}"
         if (waiting := scalars.get("waiting")) is not None:
             shown += f"  {waiting:.0%} waiting"

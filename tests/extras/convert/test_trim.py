@@ -246,10 +246,21 @@ def test_a_text_without_tokens_trims_nothing(all_runs, domain, seq2seq, tmp_path
 
 def test_words_cannot_be_trimmed_and_nothing_is_overwritten(trained, all_runs, domain, seq2seq):
     result = seq2seq("trim", all_runs["own"], "--text", domain, "--output", all_runs["two"])
-    assert "is not an empty folder: choose another --output" in result.error()
+    assert "is not an empty folder: name another folder" in result.error()
     message = seq2seq("trim", trained, "--text", domain, "--output", domain.parent / "new").error()
     assert "trim needs a vocabulary of subwords" in message
     assert not (domain.parent / "new").exists()
+
+
+def test_the_current_folder_is_not_replaced(all_runs, domain, seq2seq, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = all_runs["own"]
+    for command in (
+        ("trim", run, "--text", domain, "--output", "."),
+        ("export", run, "--format", "ctranslate2", "--output", "."),
+        ("import", run, "."),
+    ):
+        assert ". is the current folder: name another folder" in seq2seq(*command).error()
 
 
 def test_fine_tuning_keeps_the_rows_of_missing_tokens(all_runs, domain, seq2seq, tmp_path):

@@ -92,7 +92,7 @@ def test_the_current_folder_is_not_replaced(hub, trained, seq2seq, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     for folder in (".", tmp_path):
         message = fail(seq2seq, "pull", REPO, folder)
-        assert f"{folder} is the current folder: give another one" in message
+        assert f"{folder} is the current folder: name another folder" in message
     assert not [*tmp_path.iterdir()]
 
 
