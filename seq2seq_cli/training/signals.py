@@ -49,13 +49,14 @@ def stop_on_signals(parallel: SingleProcess) -> Iterator[StopRequest]:
     received: dict[int, float] = {}
 
     def note(number: int, frame: object) -> None:
-        if number in received and time.monotonic() - received[number] >= _seconds_of_copies(number):
+        now = time.monotonic()
+        first = received.setdefault(number, now)  # a copy may interrupt this function
+        if first is not now and now - first >= _seconds_of_copies(number):
             signal.signal(number, before[signal.Signals(number)])
             signal.raise_signal(number)
-        if number == signal.SIGINT and number not in received and parallel.is_main:
+        if number == signal.SIGINT and first is now and parallel.is_main:
             with suppress(OSError):  # Ctrl-C has also ended `| tee`
                 os.write(2, b"\nstopping after this update; a second Ctrl-C ends at once\n")
-        received.setdefault(number, time.monotonic())
         request.signal = request.signal or number
 
     noted = [number for number, handler in before.items() if handler != signal.SIG_IGN]  # nohup
