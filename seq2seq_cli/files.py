@@ -120,7 +120,10 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def _held(path: Path, *, waits: bool = False) -> Iterator[bool]:
-    """Lock a file or a folder while the block runs; yield False if that is not possible."""
+    """Lock a file or a folder while the block runs; yield False if that is not possible.
+
+    `waits`: until another process that has the lock gives it back.
+    """
     if fcntl is None:  # Windows opens no folder
         yield False
         return

@@ -79,7 +79,7 @@ class SideAudit:
 
 @dataclass(frozen=True)
 class LengthRatio:
-    """The ratio of target tokens to source tokens, of which tags, features and EOS are some."""
+    """The ratio of target tokens to source tokens; tags, features and EOS are counted."""
 
     median: float
     percentile_1: float
@@ -169,9 +169,9 @@ def audit_text(
 
 
 def _ids_of(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[tuple[list[int], list[int]]]:
-    """Return the ids of both sides, as training does; features that are not learned are left out.
+    """Return the ids of both sides, as in training.
 
-    (`eval` refuses a text with features if the training text has none.)
+    A vocabulary without features leaves out the features of other text, which `eval` would refuse.
     """
     if not tokenizers.src.features:
         pairs = [pair._replace(features="") for pair in pairs]
