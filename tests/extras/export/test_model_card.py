@@ -49,7 +49,9 @@ def test_a_card_without_languages_and_without_scores_says_so(trained, seq2seq, t
 
 def test_a_card_publishes_no_error_rate_under_the_name_of_another(seq2seq, tmp_path):
     """The hub's `wer` counts edits of words; `exact_match_error` was called so."""
-    config = numbers_config(tmp_path, max_steps=2, warmup_steps=1)
+    config = numbers_config(tmp_path, 300, max_steps=2, warmup_steps=1)
+    config["data"]["direction"] = "both"  # which counts every pair twice
+    config["tokenizer"]["shared"] = True
     config["validation"] = {"every": 2, "unit": "steps", "metrics": ["ter", "ser", "wer"]}
     run = tmp_path / "run"
     assert seq2seq("train", write_config(tmp_path, config), "--run-dir", run).exit_code == 0
@@ -57,6 +59,7 @@ def test_a_card_publishes_no_error_rate_under_the_name_of_another(seq2seq, tmp_p
     published = ["perplexity", "accuracy", "bleu", "chrf", "ter", "exact_match"]
     assert card.data.metrics == published
     assert "| exact_match_error | % of lines |" in text
+    assert "Trained on 300 pairs" in text
 
 
 def test_paths_of_this_machine_become_names(trained, tmp_path):
