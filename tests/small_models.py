@@ -36,6 +36,8 @@ def build(seed: int, vocabulary: int = 12, num_features: int = 0, **options) -> 
         for name, parameter in model.named_parameters():
             if name.endswith("inverse_temperature_H"):  # learned: different for each head
                 parameter.uniform_(0.5, 2)
+            if name == "src_ngrams.embedding.weight":  # learned, from zeros on
+                parameter[1:].normal_(std=0.3)
             if name == "projection.bias":
                 parameter.normal_()
     return model

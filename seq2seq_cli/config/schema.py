@@ -122,10 +122,19 @@ class ModelConfig(Section):
     source_eos: bool = True
     """Let the encoder see EOS after the source. false, as in models of OpenNMT: nothing attends to
     it."""
+    ngrams: Annotated[int, Field(ge=1, le=16)] = 1
+    """Longest n-gram of source tokens that has an embedding, which is added to the embedding of its
+    last token (Pagnoni et al. 2024); 1: none. With characters as tokens, a model learns parts of
+    words; cannot be exported."""
+    ngram_buckets: Annotated[int, Field(ge=2)] = 20_000
+    """Number of embeddings of n-grams; n-grams with the same hash share one."""
+    ngram_dropout: Ask[Probability] = 0.5
+    """Probability of leaving out an n-gram in training."""
 
     @property
     def has_dropout(self) -> bool:
-        return any((self.dropout, self.attention_dropout, self.activation_dropout))
+        of_ngrams = self.ngram_dropout if self.ngrams > 1 else 0.0
+        return any((self.dropout, self.attention_dropout, self.activation_dropout, of_ngrams))
 
     def unknown_option(self, known: Mapping[str, Collection[object] | None]) -> str | None:
         """Return the first option that is not known with its value, or None.

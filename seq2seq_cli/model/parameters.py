@@ -32,7 +32,7 @@ def freeze(model: Transformer, parts: Sequence[ModelPart]) -> None:
 
 def _part(model: Transformer, name: ModelPart) -> nn.Module:
     parts: dict[ModelPart, list[nn.Module]] = {
-        "embeddings": [model.src_embedding, model.tgt_embedding],
+        "embeddings": [model.src_embedding, model.tgt_embedding, *filter(None, [model.src_ngrams])],
         "encoder": [model.encoder, model.encoder_norm],
         "decoder": [model.decoder, model.decoder_norm],
         "projection": [model.projection],

@@ -28,6 +28,7 @@ from seq2seq_cli.model.layers import (
     Memory,
     without_eos,
 )
+from seq2seq_cli.model.ngrams import NgramEmbedding
 from seq2seq_cli.model.packing import BatchLayout, LayoutOf, Padded
 from seq2seq_cli.model.positions import rotations, sinusoidal_positions, source_positions
 from seq2seq_cli.native import fused
@@ -81,6 +82,11 @@ class Transformer(nn.Module):
             if shared and config.tie_embeddings
             else _embedding(src_vocab, d_model, pad_id)
         )
+        self.src_ngrams = (
+            NgramEmbedding(config.ngrams, config.ngram_buckets, d_model, config.ngram_dropout)
+            if config.ngrams > 1
+            else None
+        )
         self.src_dropout, self.tgt_dropout = Dropout(config.dropout), Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers.encoder))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers.decoder))
@@ -115,6 +121,8 @@ class Transformer(nn.Module):
         for embedding in (self.src_embedding, self.tgt_embedding):
             nn.init.normal_(embedding.weight, std=embedding_std)
             nn.init.zeros_(embedding.weight[self.pad_id].detach())
+        if self.src_ngrams is not None:  # n-grams that training has not met add nothing
+            nn.init.zeros_(self.src_ngrams.embedding.weight)
         if config.tie_embeddings and not config.embedding_scale:
             last_layer = self.decoder[-1]
             assert isinstance(last_layer, DecoderLayer)
@@ -140,7 +148,14 @@ class Transformer(nn.Module):
         src_layout = layout(mask_B11S[:, 0, 0])
         positions_BS = self.source_positions(src_BS)
         states_BSD = self._embed(
-            self.src_embedding, self.src_dropout, src_BS, src_layout, 0, cut_BS, positions_BS
+            self.src_embedding,
+            self.src_dropout,
+            src_BS,
+            src_layout,
+            0,
+            cut_BS,
+            positions_BS,
+            self.src_ngrams,
         )
         rotation_B1SJ2 = None
         if positions_BS is not None and self.config.positions == "rotary":
@@ -269,14 +284,18 @@ class Transformer(nn.Module):
         start: int,
         cut_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
+        ngrams: NgramEmbedding | None = None,
     ) -> Tensor:
         """Return embeddings plus positional encodings, BTD; the first position is `start`.
 
-        `positions_BT`: the positions, if they do not follow one another from 0 on. Tokens that are
-        cut off (True) keep only their positional encodings, if there are any.
+        `positions_BT`: the positions, if they do not follow one another from 0 on. `ngrams`: what
+        is added to the embeddings of tokens. Tokens that are cut off (True) keep only their
+        positional encodings, if there are any.
         """
         positions_TD = self.position_vectors(start, start + ids_BT.size(1))
         vectors_BTD = embedding(layout.pack_ids(ids_BT, self.pad_id)) * self.scale
+        if ngrams is not None:
+            vectors_BTD = vectors_BTD + ngrams(ids_BT, layout) * self.scale
         if cut_BT is not None:
             vectors_BTD = vectors_BTD.masked_fill(layout.pack_ids(cut_BT, True)[..., None], 0)
         if positions_TD is not None and positions_BT is not None:

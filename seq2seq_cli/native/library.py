@@ -66,7 +66,8 @@ class Stack(ctypes.Structure):
     _fields_ = [
         *_fields("num_layers d_model heads d_ff norm_first activation vocabulary", c_int64),
         *_fields("is_rotary rotates_memory", c_int64),
-        ("embedding", c_void_p),
+        *_fields("embedding ngrams", c_void_p),
+        *_fields("longest_ngram ngram_buckets", c_int64),
         ("layers", POINTER(Layer)),
         ("norm", Norm),
         ("output", Linear),

@@ -44,6 +44,8 @@ typedef struct {
     int64_t is_rotary; /* positions rotate queries and keys of self-attention */
     int64_t rotates_memory; /* and of cross-attention */
     const float *embedding; /* [vocabulary][d_model], scaled as in the model */
+    const float *ngrams;    /* the same of hashed n-grams of tokens, [ngram_buckets][d_model], or NULL */
+    int64_t longest_ngram, ngram_buckets;
     const Layer *layers;
     Norm norm;     /* after the last layer */
     Linear output; /* encoder: keys and values of all decoder layers; decoder: logits */

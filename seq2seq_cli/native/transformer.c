@@ -175,6 +175,23 @@ void embed(const Pass *p, int64_t row, int64_t id, int64_t position)
             states[i] += p->positions[position * d + i];
 }
 
+/* Add the embeddings of the n-grams that end at the id number `last` of a sentence, to which `ids`
+   points. See model/ngrams.py. */
+static void add_ngrams(const Pass *p, int64_t row, const int64_t *ids, int64_t last)
+{
+    const Stack *s = p->stack;
+    float *states = p->states + row * s->d_model;
+    for (int64_t n = 2; s->ngrams && n <= s->longest_ngram && n <= last + 2; n++) {
+        int begins_with_start = n == last + 2;
+        uint64_t hash = begins_with_start;
+        for (int64_t i = begins_with_start ? -last : 1 - n; i <= 0; i++)
+            hash = (hash * 1000003 + (uint64_t)ids[i] + 2) % 2147483647;
+        const float *vector = s->ngrams + (1 + hash % (s->ngram_buckets - 1)) * s->d_model;
+        for (int64_t d = 0; d < s->d_model; d++)
+            states[d] += vector[d];
+    }
+}
+
 /* Rotate the queries or keys of a position, `count` numbers: each pair of numbers by its angle. */
 static void rotate(const Pass *p, int64_t position, float *x, int64_t count)
 {
@@ -355,6 +372,7 @@ void encode(const Stack *encoder, const Batch *b, int64_t rows, const int64_t *i
                 p.sentences[row] = sentence;
                 p.places[row] = places ? places[sentence * b->longest + i] : i;
                 embed(&p, row, *ids, p.places[row]);
+                add_ngrams(&p, row, ids, i);
                 row++;
             }
         b->lengths[sentence] = row - b->starts[sentence];

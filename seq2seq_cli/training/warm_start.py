@@ -17,7 +17,7 @@ from seq2seq_cli.training.run import Run
 logger = logging.getLogger(__name__)
 
 _MAY_DIFFER = (
-    *("dropout", "attention_dropout", "activation_dropout"),
+    *("dropout", "attention_dropout", "activation_dropout", "ngram_dropout"),
     *("tie_embeddings", "feature_positions"),
 )
 
@@ -87,6 +87,12 @@ def start_from(source: Path, run: Run) -> None:
                 f"this config's {yaml_text(value)}; they must be the same"
             )
     old, new = other.model, run.model
+    src_pieces = [side.src.pieces() for side in (other.tokenizers, run.data.tokenizers)]
+    if new.src_ngrams is not None and src_pieces[0] != src_pieces[1]:
+        raise UserError(
+            f"--from {source}: with model.ngrams, n-grams are found by the ids of their tokens, so "
+            "the source vocabulary must stay the same: leave out section tokenizer"
+        )
     with torch.no_grad():
         weights = dict(old.named_parameters())
         for name, parameter in new.named_parameters():

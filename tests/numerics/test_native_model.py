@@ -54,6 +54,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "feature_positions": (True, False),
     "layers": (1, {"encoder": 1, "decoder": 3}),
     "d_model": (16, 20),
+    "ngrams": (1, 2, 5),
+    "ngram_buckets": (2, 40),
 }
 
 

@@ -13,11 +13,13 @@ from torch import nn
 from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+from seq2seq_cli.model.ngrams import NgramEmbedding
 from seq2seq_cli.model.transformer import Transformer
 
 # What every Transformer consists of. A subclass is another module: it may compute another thing.
 _MODULES: tuple[type[nn.Module], ...] = (
     *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, ScoreScale, FeedForward),
+    NgramEmbedding,
     *(Residual, Dropout, nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
 )
 # What all layers must have in common, as it is read from the first one.

@@ -31,6 +31,7 @@ OPTIONS: Mapping[str, Collection[object] | None] = {
     **dict.fromkeys(("embedding_scale", "tie_embeddings", "output_bias", "norm_epsilon")),
     **dict.fromkeys(("position_base", "position_offset", "source_eos")),
     **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
+    **dict.fromkeys(("ngrams", "ngram_buckets", "ngram_dropout")),
     "activation": ACTIVATIONS,
     "norm": ("pre", "post"),
     "attention_scale": ("sqrt", "none", "temperature"),
@@ -39,13 +40,14 @@ OPTIONS: Mapping[str, Collection[object] | None] = {
 # The hash of the model's code whose equations C repeats. Without PyTorch there is no model to
 # compare logits with, so a model whose code has been edited is loaded with it. After an edit, see
 # tests/numerics/test_native_model.py.
-MODEL_CODE = "e2d4bc14537497f7"
+MODEL_CODE = "6f33476ee5f35db9"
 _MODEL_FILES = (
     "model/attention.py",
     "model/device.py",
     "model/dropout.py",
     "model/kv_cache.py",
     "model/layers.py",
+    "model/ngrams.py",
     "model/packing.py",
     "model/positions.py",
     "model/transformer.py",
@@ -94,6 +96,8 @@ def parameter_shapes(
     shapes: dict[str, tuple[int, ...]] = {"tgt_embedding.weight": (tgt_vocab, d_model)}
     if not (is_shared and config.tie_embeddings):
         shapes["src_embedding.weight"] = (src_vocab, d_model)
+    if config.ngrams > 1:
+        shapes["src_ngrams.embedding.weight"] = (config.ngram_buckets, d_model)
     if not config.tie_embeddings:
         shapes["projection.weight"] = (tgt_vocab, d_model)
     if config.output_bias:
@@ -196,6 +200,9 @@ class NativeModel:
             is_rotary=config.positions == "rotary",
             rotates_memory=config.rotary_cross_attention,
             embedding=embedding.ctypes.data,
+            ngrams=self._address(f"{name}.ngrams"),
+            longest_ngram=config.ngrams,
+            ngram_buckets=config.ngram_buckets,
             layers=(native.Layer * len(layers))(*layers),
             norm=self._norm(f"{name}_norm"),
             output=output,
@@ -246,6 +253,8 @@ def packed(weights: Weights, config: ModelConfig, precision: Precision) -> Parts
     parts["decoder.embedding"] = parts["encoder.embedding"] = tgt_VD * scale
     if "src_embedding.weight" in weights:
         parts["encoder.embedding"] = weights["src_embedding.weight"] * scale
+    if "src_ngrams.embedding.weight" in weights:
+        parts["encoder.ngrams"] = weights["src_ngrams.embedding.weight"] * scale
     crossing = []
 
     def add(name: str, *linears: tuple[Array, Array | None], round_up: bool = False) -> None:

@@ -72,6 +72,10 @@ def _check(translator: Translator) -> None:
             )
     if not translator.config.model.feature_positions:
         raise UserError("trim cannot keep model.feature_positions: false")
+    if translator.config.model.ngrams > 1:
+        raise UserError(
+            "trim cannot keep model.ngrams: n-grams are found by the ids of their tokens"
+        )
 
 
 def _kept(tokenizers: Tokenizers, texts: Iterable[ParallelText]) -> tuple[list[int], list[int]]:

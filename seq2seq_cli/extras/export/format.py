@@ -35,6 +35,8 @@ COMMON_OPTIONS: Mapping[str, Collection[object] | None] = {
     "norm": ("pre", "post"),
     "attention_scale": ("sqrt", "none", "temperature"),
     "rotary_cross_attention": (False,),
+    "ngrams": (1,),
+    **dict.fromkeys(("ngram_buckets", "ngram_dropout")),
 }
 
 

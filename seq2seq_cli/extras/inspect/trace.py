@@ -21,6 +21,7 @@ from seq2seq_cli.extras.inspect.attention_study import source_and_targets
 from seq2seq_cli.extras.inspect.parameters import NamedTensor, summarize, table
 from seq2seq_cli.model.attention import MultiHeadAttention, attention_scores
 from seq2seq_cli.model.layers import FeedForward, Residual
+from seq2seq_cli.model.packing import Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 
@@ -85,6 +86,9 @@ def trace_tensors(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> list
             for handle in _hook(name, module, record):
                 handles.enter_context(handle)
         record_embedding("src", "S", model.src_embedding, src_BS)
+        if model.src_ngrams is not None:
+            layout = Padded(src_BS != model.pad_id)
+            record("src_ngrams", "BSD", model.src_ngrams(src_BS, layout))
         memory = model.encode(src_BS, attention_log=[])
         record_embedding("tgt", "T", model.tgt_embedding, tgt_in_BT)
         logits_BTV = model.decode(tgt_in_BT, memory, attention_log=[])
