@@ -95,6 +95,7 @@ def test_another_gelu_is_refused(name, reason):
         ({"activation": "gelu"}, {"marian": "model.activation is gelu"}),
         ({"embedding_scale": False}, {"marian": "model.embedding_scale is false"}),
         ({"position_offset": 1}, {"marian": "model.position_offset is 1"}),
+        ({"ngrams": 2}, dict.fromkeys(FORMATS, "model.ngrams is 2")),
     ],
 )
 def test_formats_of_imported_models_say_what_they_cannot_represent(options, refused):

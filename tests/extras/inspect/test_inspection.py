@@ -245,6 +245,15 @@ def test_traced_positions_are_those_of_features_and_text():
     assert traced["tgt_positions"].equal(vectors_SD[:5])
 
 
+def test_traced_ngrams_are_what_the_embeddings_lack():
+    model = build(ngrams=3, positions="rotary")
+    with torch.no_grad():
+        model.src_ngrams.embedding.weight.normal_()
+    traced = {tensor.name: tensor.values for tensor in trace_tensors(model, SRC_BS, TGT_BT)}
+    sums_BSD = traced["src_embedding"] + traced["src_ngrams"]
+    torch.testing.assert_close(sums_BSD * model.scale, traced["encoder.input"])
+
+
 def test_tracing_leaves_the_model_as_it_is(model):
     with torch.inference_mode():
         logits_BTV = model(SRC_BS, TGT_BT)
