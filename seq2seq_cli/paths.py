@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from seq2seq_cli import plugins
-from seq2seq_cli.errors import UserError, how_to_install, short
+from seq2seq_cli.errors import UserError, short
 
 _WILD = frozenset("*?[")
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+]+):/{1,2}(?P<rest>[^/].*)")  # pathlib merges slashes
@@ -23,6 +23,15 @@ def expanded(path: str | Path) -> Path:
     with suppress(RuntimeError):
         path = path.expanduser()
     return path
+
+
+def local_path(given: Path) -> Path:
+    """Expand a path as `expanded` does. Raises UserError for a URL, which would become a folder."""
+    if url := _URL.fullmatch(str(given)):
+        raise UserError(
+            f"{url['scheme']}://{url['rest']} is a URL, and only text is read from URLs: use a path"
+        )
+    return expanded(given)
 
 
 def check_utf8(path: Path) -> None:
@@ -53,10 +62,8 @@ def remote_path(given: str) -> Path | None:
     try:
         path = UPath(given)
         assert path.fs  # imports what the scheme needs
-    except ValueError as error:
+    except (ValueError, ImportError) as error:  # of fsspec, which names the package
         raise UserError(f"{given} cannot be read: {error}") from None
-    except ImportError as error:  # of fsspec, which names the package
-        raise UserError(f"{given} cannot be read: {error}; {how_to_install('remote')}") from None
     return cast(Path, path)
 
 

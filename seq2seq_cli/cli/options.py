@@ -11,7 +11,7 @@ import typer
 
 from seq2seq_cli.config.metrics import TEXT_METRICS
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.paths import expanded, text_path
+from seq2seq_cli.paths import local_path, text_path
 
 if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
@@ -23,7 +23,7 @@ def _expand(given: Path | list[Path] | None) -> Path | list[Path] | None:
     """Expand `~` and variables where no shell has done so, as in `--src=~/x` and `'$HOME/x'`."""
     if given is None:
         return None
-    return [expanded(path) for path in given] if isinstance(given, list) else expanded(given)
+    return [local_path(path) for path in given] if isinstance(given, list) else local_path(given)
 
 
 def check_empty(output: Path) -> None:

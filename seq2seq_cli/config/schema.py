@@ -128,7 +128,7 @@ class ModelConfig(Section):
     words; cannot be exported."""
     ngram_buckets: Annotated[int, Field(ge=2)] = 20_000
     """Number of embeddings of n-grams; n-grams with the same hash share one."""
-    ngram_dropout: Ask[Probability] = 0.5
+    ngram_dropout: Ask[Probability] = 0.7
     """Probability of leaving out an n-gram in training."""
 
     @property

@@ -310,6 +310,22 @@ def test_commands_of_extras_have_a_panel_of_their_own(seq2seq: Command):
     assert all(f"│ {name} " in extras for name in ("export", "plot", "serve", "bench"))
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "mine.yaml", "--run-dir", "s3://bucket/run"),
+        ("train", "s3://bucket/run"),
+        ("translate", "runs/mine", "--output", "s3://bucket/run"),
+    ],
+)
+def test_run_folders_and_outputs_cannot_be_urls(arguments, seq2seq, tmp_path, monkeypatch):
+    """Of which a folder `s3:` would be made here."""
+    monkeypatch.chdir(tmp_path)
+    message = seq2seq(*arguments).error()
+    assert "s3://bucket/run is a URL, and only text is read from URLs: use a path" in message
+    assert not list(tmp_path.iterdir())
+
+
 def test_ctrl_c_while_a_command_is_ending_prints_no_traceback():
     program = (
         "import atexit, os, signal\n"

@@ -159,7 +159,13 @@ def test_existing_validation_text_is_used(text, seq2seq):
         "sentences": (PAIRS, {"kind": SUBWORDS, "shared": True, "metric": "auto"}),
         "words": (
             [("".join(w) + "x" * n, "".join(w) + "s") for n in range(9) for w in WORDS],
-            {"kind": CHARACTERS, "shared": True, "metric": "exact_match", "metrics": ("cer",)},
+            {
+                "kind": CHARACTERS,
+                "shared": True,
+                "metric": "exact_match",
+                "metrics": ("cer",),
+                "ngrams": 1,
+            },
         ),
         "phones": (
             [("".join(w) + "x" * n, " ".join(w)) for n in range(9) for w in WORDS],
@@ -167,6 +173,7 @@ def test_existing_validation_text_is_used(text, seq2seq):
                 "kind": {"src": "char", "tgt": "word"},
                 "shared": False,
                 "metrics": ("symbol_error_rate",),
+                "ngrams": 6,
             },
         ),
         "two scripts": (
@@ -265,6 +272,7 @@ def test_options_follow_from_the_text(text, seq2seq, pairs, expected):
     options = {
         **config.tokenizer.model_dump(),
         **config.validation.model_dump(),
+        "ngrams": config.model.ngrams,
         "kind": dict(config.tokenizer.kind),
         "normalization": config.tokenizer.normalization.src,
     }

@@ -293,6 +293,8 @@ def choose(
     chosen |= PRESETS[preset].choices
     if _is_formal(text):
         chosen |= _FORMULAS
+    if _is_spelling(text) and text.tgt.is_symbols:
+        chosen["model.ngrams"] = Choice(6, "parts of words have embeddings, too")
     wanted = chosen["training.tokens_per_batch"].value
     fitting = _num_tokens(text) // FEWEST_BATCHES // 128 * 128
     if fitting < wanted:
