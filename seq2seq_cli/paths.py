@@ -11,7 +11,9 @@ from seq2seq_cli import plugins
 from seq2seq_cli.errors import UserError, short
 
 _WILD = frozenset("*?[")
-_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+]+):/{1,2}(?P<rest>[^/].*)")  # pathlib merges slashes
+_URL = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+]+):/{1,2}(?P<rest>[^/].*)"
+)  # pathlib merges slashes
 
 
 def expanded(path: str | Path) -> Path:
@@ -27,10 +29,8 @@ def expanded(path: str | Path) -> Path:
 
 def local_path(given: Path) -> Path:
     """Expand a path as `expanded` does. Raises UserError for a URL, which would become a folder."""
-    if url := _URL.fullmatch(str(given)):
-        raise UserError(
-            f"{url['scheme']}://{url['rest']} is a URL, and only text is read from URLs: use a path"
-        )
+    if _URL.fullmatch(str(given)):
+        raise UserError(f"{given} is a URL, which this option does not take: use a path")
     return expanded(given)
 
 

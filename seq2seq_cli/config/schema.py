@@ -125,7 +125,7 @@ class ModelConfig(Section):
     ngrams: Annotated[int, Field(ge=1, le=16)] = 1
     """Longest n-gram of source tokens that has an embedding, which is added to the embedding of its
     last token (Pagnoni et al. 2024); 1: none. With characters as tokens, a model learns parts of
-    words; cannot be exported."""
+    words. Such a model cannot be exported."""
     ngram_buckets: Annotated[int, Field(ge=2)] = 20_000
     """Number of embeddings of n-grams; n-grams with the same hash share one."""
     ngram_dropout: Ask[Probability] = 0.7

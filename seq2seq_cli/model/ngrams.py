@@ -31,9 +31,10 @@ class NgramEmbedding(nn.Module):
         )
         self.dropout = Dropout(dropout)
 
-    def forward(self, ids_BS: Tensor, layout: BatchLayout) -> Tensor:
-        """Return the sums, BSD, in the layout."""
-        rows_BSN = torch.stack([layout.pack_ids(rows, 0) for rows in self._rows(ids_BS)], -1)
+    def forward(self, ids_BS: Tensor, layout: BatchLayout, cut_BS: Tensor | None = None) -> Tensor:
+        """Return the sums, BSD, in the layout; n-grams with a token that is cut off add nothing."""
+        rows = self._rows(ids_BS, torch.zeros_like(ids_BS) > 0 if cut_BS is None else cut_BS)
+        rows_BSN = torch.stack([layout.pack_ids(rows_BS, 0) for rows_BS in rows], -1)
         rows_RN = rows_BSN.flatten(0, 1)
         kept_RN = None
         if self.training and self.dropout.p > 0:
@@ -44,15 +45,16 @@ class NgramEmbedding(nn.Module):
         )
         return sums_RD.view(*rows_BSN.shape[:2], -1)
 
-    def _rows(self, ids_BS: Tensor) -> list[Tensor]:
+    def _rows(self, ids_BS: Tensor, is_cut_BS: Tensor) -> list[Tensor]:
         """Return the row of every n-gram that ends at a token, BS for each n; 0: there is none."""
         values_BS = ids_BS + 2
         index_S = torch.arange(ids_BS.size(1), device=ids_BS.device)
-        hashes_BS, rows = values_BS, []
+        hashes_BS, lacks_BS, rows = values_BS, is_cut_BS, []
         for n in range(2, self.longest + 1):
             # Its hash follows from the shorter one that ends at the token before.
             before_BS = F.pad(hashes_BS[:, :-1], (1, 0), value=_START)
             hashes_BS = (before_BS * _BASE + values_BS) % _MODULUS
+            lacks_BS = F.pad(lacks_BS[:, :-1], (1, 0)) | is_cut_BS
             row_BS = 1 + hashes_BS % (self.embedding.num_embeddings - 1)
-            rows.append(row_BS.masked_fill(index_S < n - 2, 0))
+            rows.append(row_BS.masked_fill((index_S < n - 2) | lacks_BS, 0))
         return rows

@@ -295,7 +295,7 @@ class Transformer(nn.Module):
         positions_TD = self.position_vectors(start, start + ids_BT.size(1))
         vectors_BTD = embedding(layout.pack_ids(ids_BT, self.pad_id)) * self.scale
         if ngrams is not None:
-            vectors_BTD = vectors_BTD + ngrams(ids_BT, layout) * self.scale
+            vectors_BTD = vectors_BTD + ngrams(ids_BT, layout, cut_BT) * self.scale
         if cut_BT is not None:
             vectors_BTD = vectors_BTD.masked_fill(layout.pack_ids(cut_BT, True)[..., None], 0)
         if positions_TD is not None and positions_BT is not None:

@@ -80,6 +80,8 @@ def start_from(source: Path, run: Run) -> None:
     """
     other = Translator.load(source, "cpu", ["decoding.engine=plain"], exact=True)  # read once
     theirs, ours = flatten(other.config.model), flatten(run.config.model)
+    if run.model.src_ngrams is None:
+        del ours["ngram_buckets"]  # which stands for nothing
     for name, value in ours.items():
         if name not in _MAY_DIFFER and theirs[name] != value:
             raise UserError(
@@ -91,7 +93,7 @@ def start_from(source: Path, run: Run) -> None:
     if new.src_ngrams is not None and src_pieces[0] != src_pieces[1]:
         raise UserError(
             f"--from {source}: with model.ngrams, n-grams are found by the ids of their tokens, so "
-            "the source vocabulary must stay the same: leave out section tokenizer"
+            "the source vocabulary must stay the same: leave out section tokenizer and new tags"
         )
     with torch.no_grad():
         weights = dict(old.named_parameters())

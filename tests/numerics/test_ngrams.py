@@ -7,6 +7,8 @@ from torch import nn
 
 from seq2seq_cli.model.ngrams import NgramEmbedding
 from seq2seq_cli.model.packing import Packed, Padded
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native import library as native
 from seq2seq_cli.tokenizers.tokenizer import PAD_ID
 
 
@@ -72,6 +74,7 @@ def test_training_leaves_out_whole_ngrams_and_keeps_the_mean():
     assert ratios_SD[~is_left_out_S].std() < 1e-4
 
 
+@pytest.mark.skipif(not native.precisions(), reason="not compiled")
 def test_what_is_left_out_depends_on_the_sentence_and_not_on_its_batch():
     """As all dropout of fused operations: the number of the sentence and the position decide."""
     ngrams = table(4, 1_000, dropout=0.5).train()
@@ -91,15 +94,23 @@ def test_what_is_left_out_depends_on_the_sentence_and_not_on_its_batch():
         assert torch.equal(one, other)
 
 
+def test_ngrams_with_a_token_that_is_cut_off_add_nothing():
+    """So the encoder cannot know the token."""
+    model = build(1, ngrams=4, positions="rotary")
+    one, other = (torch.tensor([[5, 6, token, 7, 8, 9, 10, 11]]) for token in (4, 11))
+    is_cut_BS = torch.arange(8)[None] == 2
+    states = [model.encode(ids_BS, cut_BS=is_cut_BS).states_BSD for ids_BS in (one, other)]
+    assert torch.equal(*states)
+    assert not torch.equal(*(model.encode(ids_BS).states_BSD for ids_BS in (one, other)))
+
+
 def test_a_model_learns_ngrams_of_its_text_alone():
     """The table starts with zeros, so an n-gram that training has not met adds nothing."""
-    torch.manual_seed(1)
-    model = build(3, ngrams=3, ngram_buckets=500)
-    assert model.src_ngrams is not None
-    with torch.no_grad():
-        model.src_ngrams.embedding.weight.zero_()
+    config = build(3, ngrams=3, ngram_buckets=500).config
+    model = Transformer(config, 12, 12, False, PAD_ID).eval()
+    assert not model.src_ngrams.embedding.weight.any()
     ids_BS = batch_of(random_sources(4))
-    model.encode(ids_BS).states_BSD.square().sum().backward()
+    model.encode(ids_BS).states_BSD[..., 0].square().sum().backward()
     gradient_VD = model.src_ngrams.embedding.weight.grad
     assert gradient_VD is not None
     met = {naive_row([None, *row.tolist()][:2], 500) for row in ids_BS}

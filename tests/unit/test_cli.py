@@ -322,7 +322,7 @@ def test_run_folders_and_outputs_cannot_be_urls(arguments, seq2seq, tmp_path, mo
     """Of which a folder `s3:` would be made here."""
     monkeypatch.chdir(tmp_path)
     message = seq2seq(*arguments).error()
-    assert "s3://bucket/run is a URL, and only text is read from URLs: use a path" in message
+    assert "s3:/bucket/run is a URL, which this option does not take: use a path" in message
     assert not list(tmp_path.iterdir())
 
 

@@ -294,7 +294,9 @@ def choose(
     if _is_formal(text):
         chosen |= _FORMULAS
     if _is_spelling(text) and text.tgt.is_symbols:
-        chosen["model.ngrams"] = Choice(6, "parts of words have embeddings, too")
+        chosen["model.ngrams"] = Choice(
+            6, "parts of words have embeddings, too; 1 if it is to be exported"
+        )
     wanted = chosen["training.tokens_per_batch"].value
     fitting = _num_tokens(text) // FEWEST_BATCHES // 128 * 128
     if fitting < wanted:

@@ -77,6 +77,8 @@ def trace_tensors(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> list
         positions = model.source_positions(ids) if side == "src" else None
         record(f"{side}_ids", f"B{letter}", ids)
         record(f"{side}_embedding", f"B{letter}D", embedding(ids))
+        if side == "src" and model.src_ngrams is not None:
+            record("src_ngrams", "BSD", model.src_ngrams(ids, Padded(ids != model.pad_id)))
         if vectors is not None:
             placed = vectors if positions is None else vectors[positions[0]]
             record(f"{side}_positions", f"{letter}D", placed)
@@ -86,9 +88,6 @@ def trace_tensors(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> list
             for handle in _hook(name, module, record):
                 handles.enter_context(handle)
         record_embedding("src", "S", model.src_embedding, src_BS)
-        if model.src_ngrams is not None:
-            layout = Padded(src_BS != model.pad_id)
-            record("src_ngrams", "BSD", model.src_ngrams(src_BS, layout))
         memory = model.encode(src_BS, attention_log=[])
         record_embedding("tgt", "T", model.tgt_embedding, tgt_in_BT)
         logits_BTV = model.decode(tgt_in_BT, memory, attention_log=[])
