@@ -84,6 +84,8 @@ def random_options(random: Random) -> tuple[int, dict[str, Any]]:
         "norm": random.choice(("pre", "post")),
         "activation": random.choice(("relu", "gelu", "silu")),
         "attention_bias": random.random() < 0.5,
+        "ngrams": random.choice((1, 3, 16)),
+        "ngram_buckets": random.choice((2, 30)),
         "positions": "rotary" if can_rotate else "sinusoidal",
     }
 
