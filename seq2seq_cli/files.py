@@ -20,6 +20,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 MEBIBYTE = 1 << 20
+_MOST_TRIES = 100  # of making a partial file that disappears before it is locked
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -95,7 +96,7 @@ def own_part(path: Path, make: Callable[[Path], None] = Path.mkdir) -> Iterator[
         with suppress(OSError), _held(left) as is_held:
             if is_held:
                 _remove(left)
-    while True:
+    for _ in range(_MOST_TRIES):
         part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         try:
             make(part)
@@ -110,6 +111,7 @@ def own_part(path: Path, make: Callable[[Path], None] = Path.mkdir) -> Iterator[
             raise
         finally:
             _remove(part)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
 def _remove(path: Path) -> None:

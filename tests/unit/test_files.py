@@ -218,6 +218,13 @@ def test_a_new_file_that_another_process_takes_for_left_over_is_made_again(tmp_p
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_part_that_disappears_each_time_is_an_error(tmp_path):
+    """As on a file system that does not find what it has just made."""
+    with pytest.raises(FileNotFoundError) as raised, own_part(tmp_path / "output", Path.exists):
+        pass
+    assert raised.value.filename == str(tmp_path / "output")
+
+
 def test_a_kill_before_the_lock_leaves_a_file_that_is_known_and_removed(tmp_path):
     output = tmp_path / "src.model"
     program = (
