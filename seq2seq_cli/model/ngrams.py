@@ -33,7 +33,8 @@ class NgramEmbedding(nn.Module):
 
     def forward(self, ids_BS: Tensor, layout: BatchLayout, cut_BS: Tensor | None = None) -> Tensor:
         """Return the sums, BSD, in the layout; n-grams with a token that is cut off add nothing."""
-        rows = self._rows(ids_BS, torch.zeros_like(ids_BS) > 0 if cut_BS is None else cut_BS)
+        no_cut_BS = torch.zeros_like(ids_BS, dtype=torch.bool)
+        rows = self._rows(ids_BS, no_cut_BS if cut_BS is None else cut_BS)
         rows_BSN = torch.stack([layout.pack_ids(rows_BS, 0) for rows_BS in rows], -1)
         rows_RN = rows_BSN.flatten(0, 1)
         kept_RN = None
@@ -49,12 +50,12 @@ class NgramEmbedding(nn.Module):
         """Return the row of every n-gram that ends at a token, BS for each n; 0: there is none."""
         values_BS = ids_BS + 2
         index_S = torch.arange(ids_BS.size(1), device=ids_BS.device)
-        hashes_BS, lacks_BS, rows = values_BS, is_cut_BS, []
+        hashes_BS, has_cut_BS, rows = values_BS, is_cut_BS, []
         for n in range(2, self.longest + 1):
             # Its hash follows from the shorter one that ends at the token before.
             before_BS = F.pad(hashes_BS[:, :-1], (1, 0), value=_START)
             hashes_BS = (before_BS * _BASE + values_BS) % _MODULUS
-            lacks_BS = F.pad(lacks_BS[:, :-1], (1, 0)) | is_cut_BS
+            has_cut_BS = F.pad(has_cut_BS[:, :-1], (1, 0)) | is_cut_BS
             row_BS = 1 + hashes_BS % (self.embedding.num_embeddings - 1)
-            rows.append(row_BS.masked_fill((index_S < n - 2) | lacks_BS, 0))
+            rows.append(row_BS.masked_fill((index_S < n - 2) | has_cut_BS, 0))
         return rows
