@@ -76,7 +76,7 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> tuple[str | Non
             modules.append(name)
 
     shards = [run.parallel.shard(part) for part in split_batches(batches, run.state.too_large)]
-    seed_dropout(run.model, training.seed, run.state.step + 1, run.parallel.rank)
+    seed_dropout(batch_loss, training.seed, run.state.step + 1, run.parallel.rank)
     source = None
     with ExitStack() as hooks:
         for name, module in run.model.named_modules():

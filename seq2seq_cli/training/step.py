@@ -62,7 +62,7 @@ def compute_gradients(run: Run, batches: Sequence[Batch]) -> Sequence[float]:
         parts = split_batches(batches, run.state.too_large)
         shards = [run.parallel.shard(part) for part in parts]
         run.loss.zero_grad(set_to_none=True)
-        seed_dropout(run.model, run.config.training.seed, run.state.step + 1, run.parallel.rank)
+        seed_dropout(run.loss, run.config.training.seed, run.state.step + 1, run.parallel.rank)
         accumulate = functools.partial(accumulate_gradients, run.loss, shards, num_tokens)
         num_sums = 1 + len(run.loss.metrics)
         sums, failed = run.parallel.sum_gradients(run.loss, parts, num_sums, accumulate)
@@ -95,18 +95,18 @@ def accumulate_gradients(
     return sums, None
 
 
-def seed_dropout(model: nn.Module, seed: int, step: int, rank: int) -> None:
+def seed_dropout(loss: nn.Module, seed: int, step: int, rank: int) -> None:
     """Seed the dropout of one update, independently of everything before it.
 
     The keys of fused operations are the same in all processes; the seed of PyTorch's generator is
-    not. For a model on a CPU only the CPU's generator is seeded: `torch.manual_seed` is slow, as it
-    also records a stack trace for devices that may be initialized later.
+    not. On a CPU only the CPU's generator is seeded: `torch.manual_seed` is slow, as it also
+    records a stack trace for devices that may be initialized later.
     """
-    modules = [module for module in model.modules() if isinstance(module, Dropout)]
+    modules = [module for module in loss.modules() if isinstance(module, Dropout)]
     keys = np.random.SeedSequence([seed, step]).generate_state(len(modules), np.uint64)
     for module, key in zip(modules, keys, strict=True):
         module.key = int(key)
     of_process = np.random.SeedSequence([seed, step, rank])
-    is_on_cpu = next(model.parameters()).device.type == "cpu"
+    is_on_cpu = next(loss.parameters()).device.type == "cpu"
     set_seed = torch.default_generator.manual_seed if is_on_cpu else torch.manual_seed
     set_seed(int(of_process.generate_state(1, np.uint64)[0]))

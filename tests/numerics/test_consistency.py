@@ -9,6 +9,7 @@ from torch.nn import functional
 from seq2seq_cli.config.regularization import Consistency
 from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
+from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
@@ -133,16 +134,13 @@ def test_batch_loss_matches_two_forward_passes(kind, layout):
         model_of(0.3), 0.1, use_bf16=False, consistency=consistency
     ).train()
     batch_loss.layout = layout
-    seed_dropout(batch_loss.model, 1, 1, 0)
+    seed_dropout(batch_loss, 1, 1, 0)
     ours = batch_loss(BATCH)
-    seed_dropout(batch_loss.model, 1, 1, 0)
+    seed_dropout(batch_loss, 1, 1, 0)
     both, model = twice(BATCH), batch_loss.model
     cut = ()
     if consistency.cutoff:
-        cut = (
-            draw_cutoff(both.src_BS, consistency.cutoff),
-            draw_cutoff(both.tgt_in_BT, consistency.cutoff),
-        )
+        cut = map(draw_cutoff, (both.src_BS, both.tgt_in_BT), batch_loss.cutoffs)
     states, packed = model.forward_hidden(both.src_BS, both.tgt_in_BT, layout, *cut)
     labels = packed.pack_ids(both.labels_BT, IGNORE_INDEX).flatten()
     logits = model.projection(states.flatten(0, 1)[labels != IGNORE_INDEX]).chunk(2)
@@ -171,7 +169,7 @@ def test_tokens_that_are_cut_off_have_zero_embeddings():
 def test_only_the_second_pass_loses_tokens_and_never_eos_or_bos():
     ids = torch.randint(4, 12, (40, 50))
     ids[:, 0], ids[:, -1] = BOS_ID, EOS_ID
-    cut = draw_cutoff(ids, 0.25)
+    cut = draw_cutoff(ids, Dropout(0.25).train())
     assert not cut[:20].any() and not cut[:, 0].any() and not cut[:, -1].any()
     assert cut[20:, 1:-1].float().mean().item() == pytest.approx(0.25, abs=0.05)
 

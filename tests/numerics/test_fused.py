@@ -248,8 +248,8 @@ def test_result_does_not_depend_on_the_number_of_threads():
     assert all(map(torch.equal, one, three))
 
 
-@pytest.mark.parametrize("consistency", [None, Consistency(kind="r_drop")])
-def test_parts_of_a_batch_drop_what_the_batch_drops(consistency):
+@pytest.mark.parametrize("kind", [None, "r_drop", "simcut"])
+def test_parts_of_a_batch_drop_what_the_batch_drops(kind):
     """So neither the number of processes nor a split after out of memory changes an update."""
     config = ModelConfig(
         d_model=24,
@@ -261,13 +261,14 @@ def test_parts_of_a_batch_drop_what_the_batch_drops(consistency):
         activation_dropout=0.1,
     )
     model = Transformer(config, 30, 30, True, 0)
+    consistency = kind and Consistency(kind=kind)
     training = TrainingConfig(consistency=consistency, precision="fp32")
     loss = build_loss(model, training, torch.device("cpu")).train()
 
     def gradients(batches: list[Batch], step: int = 1) -> torch.Tensor:
         model.zero_grad()
         for rank, batch in enumerate(batches):
-            seed_dropout(model, 1, step, rank)
+            seed_dropout(loss, 1, step, rank)
             loss(batch).total.backward()
         return torch.cat([p.grad.flatten() for p in model.parameters()])
 

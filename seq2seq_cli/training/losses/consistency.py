@@ -14,13 +14,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seq2seq_cli.config.regularization import Consistency, ConsistencyKind
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.model.device import choose_bf16
+from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native import fused
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 from seq2seq_cli.training.losses.cross_entropy import (
     BatchLoss,
@@ -60,7 +62,8 @@ class ConsistencyLoss(BatchLoss):
         consistency: Consistency,
     ) -> None:
         super().__init__(model, label_smoothing, use_bf16, compiles)
-        self.cutoff = consistency.cutoff
+        probabilities = [] if consistency.cutoff is None else 2 * [consistency.cutoff]
+        self.cutoffs = nn.ModuleList(map(Dropout, probabilities))  # of the tokens of each side
         self.terms = terms_of(consistency)
 
     def cross_entropy(self, total: float, metrics: Mapping[str, float]) -> float:
@@ -69,9 +72,11 @@ class ConsistencyLoss(BatchLoss):
 
     def forward(self, batch: Batch) -> Losses:
         batch = twice(batch.to(self.model.device))
-        cut: list[Tensor] = []
-        if self.cutoff is not None:
-            cut = [draw_cutoff(ids, self.cutoff) for ids in (batch.src_BS, batch.tgt_in_BT)]
+        sides = (batch.src_BS, batch.tgt_in_BT)
+        cut = [
+            draw_cutoff(ids_BT, cutoff, batch.numbers_B)  # type: ignore[arg-type]
+            for ids_BT, cutoff in zip(sides, self.cutoffs, strict=False)  # perhaps without cutoffs
+        ]
         with self.states_and_labels(batch, *cut) as (states_RD, labels_R):
             weights = with_bias_as_input(states_RD, self.model.projection)
             return two_pass_loss(*weights, labels_R, self.label_smoothing, self.terms)
@@ -104,9 +109,13 @@ def twice(batch: Batch) -> Batch:
     return Batch(src_BS, tgt_in_BT, labels_BT, num_tokens, num_src_tokens, numbers_B)
 
 
-def draw_cutoff(ids_BT: Tensor, probability: float) -> Tensor:
-    """Return the tokens of the second half of the sentences to cut off, True with a probability."""
-    is_cut_BT = torch.rand(ids_BT.shape, device=ids_BT.device) < probability
+def draw_cutoff(ids_BT: Tensor, cutoff: Dropout, numbers_B: Tensor | None = None) -> Tensor:
+    """Return the tokens to cut off, True: ones that dropout drops, in the second half of a batch.
+
+    `numbers_B`: of the sentences in the update, for the dropout.
+    """
+    ones_BT = torch.ones(ids_BT.shape, device=ids_BT.device)
+    is_cut_BT = fused.drop(ones_BT, cutoff, numbers_B) == 0
     is_cut_BT &= (ids_BT != EOS_ID) & (ids_BT != BOS_ID)
     is_cut_BT[: len(ids_BT) // 2] = False
     return is_cut_BT
