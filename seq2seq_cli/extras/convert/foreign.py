@@ -3,6 +3,7 @@
 V vocabulary, D d_model, F d_ff.
 """
 
+import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -239,6 +240,17 @@ def one_for_both(found: set[Positions], path: Path) -> Positions:
 
 
 _MOST_POSITIONS = 512  # compared; angles of later ones differ by rounding in fp32
+_MOST_LOG_BASE = math.log(1e12)
+
+
+def _base_of(table: NDArray[np.float64]) -> Iterator[float]:
+    """Yield the base, to four digits, as the second angle of two positions has it."""
+    half = table.shape[1] // 2
+    if len(table) > 2 and half > 1:
+        angles = np.arctan2(table[1:3, 1], table[1:3, half + 1])
+        rate = (angles[1] - angles[0]) % (2 * math.pi)
+        if 0 < rate < 1 and (log_base := -half * math.log(rate)) < _MOST_LOG_BASE:
+            yield float(f"{math.exp(log_base):.4g}")
 
 
 def fit_positions(table: NDArray[Any], path: Path) -> Positions:
@@ -250,14 +262,12 @@ def fit_positions(table: NDArray[Any], path: Path) -> Positions:
     bits = np.ascontiguousarray(table, np.float32).view(np.uint32)
     is_bf16 = not (bits & 0xFFFF).any()
     tolerance = 8e-3 if is_bf16 else 2e-3 if not (bits & 0x1FFF).any() else 5e-4  # fp16, fp32
-    for base in (10_000.0, marian_base(d_model)):
-        for offset in (0, 1, 2):
-            halves = table_of_positions(len(stored), d_model, base, offset)
-            alternating = (
-                halves.reshape(len(stored), 2, -1).transpose(0, 2, 1).reshape(stored.shape)
-            )
-            for has_halves, computed in ((True, halves), (False, alternating)):
+    pairs = stored.reshape(len(stored), -1, 2).transpose(0, 2, 1).reshape(stored.shape)
+    for has_halves, halves in ((True, stored), (False, pairs)):
+        for base in (10_000.0, marian_base(d_model), *_base_of(halves)):
+            for offset in (0, 1, 2):
+                computed = table_of_positions(len(stored), d_model, base, offset)
                 # A padding position may be zero, and a run computes what the table has.
-                if np.abs(computed - stored).max(initial=0.0) <= tolerance:
+                if np.abs(computed - halves).max(initial=0.0) <= tolerance:
                     return Positions(has_halves, base, offset)
     raise refuse(path, "a table of positions that is no known sinusoid", "runs learn no positions")
