@@ -69,7 +69,7 @@ test-extras: .venv/installed-test-extras
 gpu: .venv/installed-test
 	$(BIN)/python benchmarks/gpu.py
 
-# Two hours: damage of all kinds, and files made to lose lines.
+# Three hours: damage of all kinds, and files made to lose lines.
 faults: .venv/installed-test-extras .venv/installed-wheels
 	$(BIN)/python -m pytest -m slow
 	cd tests && ../$(BIN)/python -m faults.kills --fresh 10
@@ -81,6 +81,7 @@ faults: .venv/installed-test-extras .venv/installed-wheels
 	cd tests && ../$(BIN)/python -m faults.serving --minutes 3
 	cd tests && ../$(BIN)/python -m faults.superlinear --minutes 10
 	cd tests && ../$(BIN)/python -m faults.attacks
+	cd tests && ../$(BIN)/python -m faults.combinations
 	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures
 
 # Half an hour: the compiled decoder on random models, where a read beyond an array is an error.
