@@ -15,7 +15,7 @@ from seq2seq_cli.cli.app import app
 )
 def verify_resume(
     config: options.ConfigFile,
-    steps: Annotated[int, typer.Option(min=2, help="Number of updates of each run.")] = 24,
+    steps: Annotated[int, typer.Option(min=2, help="Maximum number of updates of each run.")] = 24,
     interruptions: Annotated[
         int, typer.Option(min=1, help="Number of interruptions of the second run.")
     ] = 3,

@@ -16,22 +16,19 @@ from seq2seq_cli.training.run import Hooks, TrainingState
 
 
 def verify_resume(config: Config, steps: int, interruptions: int) -> tuple[bool, str]:
-    """Train `steps` updates with and without interruptions, and compare all results.
+    """Train `steps` updates, or the whole run, with and without interruptions; compare all results.
 
     Returns whether they are equal, and the output of the command.
     `training.max_hours` is ignored, as it makes the schedule depend on the clock. Raises UserError
-    if the run has fewer updates, or too few for the interruptions.
+    if there are too few updates for the interruptions.
     """
-    if interruptions >= steps:
-        raise UserError(f"--steps {steps} must be more than --interruptions {interruptions}")
+    _spread(interruptions, steps)  # before the first update
     config = config.updated(training={"max_hours": None})
-    stops = [round(steps * part / (interruptions + 1)) for part in range(1, interruptions + 1)]
     with ending_at_sigterm(), tempfile.TemporaryDirectory(prefix="seq2seq-verify-") as folder:
         whole, interrupted = Path(folder) / "whole", Path(folder) / "interrupted"
         _train_until(steps, config, whole)
         last = max(RunFolder(whole).all_checkpoints())
-        if last < steps:
-            raise UserError(f"--steps {steps}: the run of this config ends after {last} updates")
+        stops = _spread(interruptions, last)  # perhaps fewer updates than `steps`
         config = load_config(RunFolder(whole).config)  # with `auto` resolved
         for stop in [*stops, steps]:
             _train_until(stop, config, interrupted)
@@ -40,11 +37,18 @@ def verify_resume(config: Config, steps: int, interruptions: int) -> tuple[bool,
     if differences:
         result = "NOT identical: resuming is not exact"
     lines = [
-        f"{steps} updates without interruption, and interrupted after {', '.join(map(str, stops))}",
+        f"{last} updates without interruption, and interrupted after {', '.join(map(str, stops))}",
         *map(str, differences),
         f"weights, optimizer, progress, best model and metrics are {result} here",
     ]
     return not differences, "\n".join(lines)
+
+
+def _spread(interruptions: int, steps: int) -> list[int]:
+    """Return after how many updates to interrupt a run of `steps`."""
+    if interruptions >= steps:
+        raise UserError(f"--interruptions {interruptions} needs more updates than {steps}")
+    return [round(steps * part / (interruptions + 1)) for part in range(1, interruptions + 1)]
 
 
 def _train_until(step: int, config: Config, folder: Path) -> None:

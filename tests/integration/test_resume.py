@@ -674,6 +674,9 @@ def test_verify_resume_compares_whole_runs(config, whole, seq2seq, tmp_path):
 
 
 @pytest.mark.slow
-def test_verify_resume_needs_a_run_of_as_many_updates(config, seq2seq):
-    message = seq2seq("verify-resume", config, "--steps", STEPS + 1).error()
-    assert f"the run of this config ends after {STEPS} updates" in message
+def test_verify_resume_compares_all_of_a_short_run(config, seq2seq):
+    short = ("verify-resume", config, *option("max_steps", 9))
+    result = seq2seq(*short, "--interruptions", 2).ok()
+    assert result.stdout.startswith("9 updates without interruption, and interrupted after 3, 6\n")
+    message = seq2seq(*short, "--interruptions", 9).error()
+    assert "--interruptions 9 needs more updates than 9" in message
