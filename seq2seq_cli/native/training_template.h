@@ -121,7 +121,22 @@ typedef struct {
     const void *x;     /* the head's numbers of the first row */
     int64_t stride;
     float scale;
+    int64_t ahead; /* numbers from a row to what is needed next there */
 } Vectors;
+
+/* The next head, or after the last one the first head of the next sentence. */
+INLINE int64_t ahead_of(const RowAttention *a, int64_t head, int64_t rows, int64_t stride)
+{
+    return head + 1 < a->heads ? a->size : rows * stride - head * a->size;
+}
+/* Rows are far apart, which hardware prefetchers miss. */
+INLINE void prefetch(const int type, const Vectors *of, const void *row, int64_t size)
+{
+    const char *next = row_of(type, row, of->ahead);
+    const int64_t bytes = size * (type == BF16 ? 2 : 4);
+    for (int64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(next + i);
+}
 
 INLINE void gather(const int type, const RowAttention *a, const Vectors *from, int rotates, int64_t width,
                    float *y)
@@ -129,6 +144,7 @@ INLINE void gather(const int type, const RowAttention *a, const Vectors *from, i
     for (int64_t r = 0; r < from->count; r++, y += width) {
         const void *row = row_of(type, from->x, r * from->stride);
         int64_t position = (from->first + r) * a->size;
+        prefetch(type, from, row, a->size);
         for (int64_t i = 0; i < width; i += LANES) {
             vec x = load_some(type, row, i, a->size);
             if (rotates && a->cosines) {
@@ -146,6 +162,7 @@ INLINE void scatter(const int type, const RowAttention *a, const Vectors *to, in
     for (int64_t r = 0; r < to->count; r++, y += width) {
         void *row = (void *)row_of(type, to->x, r * to->stride);
         int64_t position = (to->first + r) * a->size;
+        prefetch(type, to, row, a->size);
         for (int64_t i = 0; i < a->size; i += LANES) {
             vec x = mul(load(y + i), broadcast(to->scale));
             if (rotates && a->cosines) {
@@ -227,8 +244,9 @@ INLINE void attend_in(const int type, const int is_backward, const RowAttention 
         int64_t memory = a->memory_lengths[sentence], columns = whole_vectors(memory);
         Scratch s = scratch_of(memory_of_all, width, columns);
         int64_t from = a->memory_starts[sentence] * a->k_stride + place;
-        Vectors keys = {0, memory, row_of(type, a->k, from), a->k_stride, 1};
-        Vectors values = {0, memory, row_of(type, a->v, from), a->k_stride, 1};
+        int64_t ahead = ahead_of(a, head, memory, a->k_stride);
+        Vectors keys = {0, memory, row_of(type, a->k, from), a->k_stride, 1, ahead};
+        Vectors values = {0, memory, row_of(type, a->v, from), a->k_stride, 1, ahead};
         gather(type, a, &keys, 1, width, s.keys);
         gather(type, a, &values, 0, width, s.values);
         transpose(memory, width, columns, s.keys, s.across);
@@ -237,23 +255,24 @@ INLINE void attend_in(const int type, const int is_backward, const RowAttention 
             memset(s.dkeys, 0, 2 * columns * width * sizeof(float)); /* and dvalues */
         }
         const float *applied = a->dropout.least ? s.dropped : s.weights;
-        int64_t queries = a->lengths[sentence];
+        int64_t queries = a->lengths[sentence], y_stride = a->heads * a->size;
+        int64_t y_ahead = ahead_of(a, head, queries, y_stride);
         for (int64_t first = 0; first < queries; first += QUERIES) {
             int64_t count = queries - first < QUERIES ? queries - first : QUERIES;
             int64_t reach = a->is_causal ? first + count : memory;
-            int64_t row = a->starts[sentence] + first, to = row * a->heads * a->size + place;
+            int64_t row = a->starts[sentence] + first, to = row * y_stride + place;
             Vectors q = {first, count, row_of(type, a->q, row * a->q_stride + place), a->q_stride,
-                         a->scale};
+                         a->scale, ahead_of(a, head, queries, a->q_stride)};
             gather(type, a, &q, 1, width, s.q);
             compute_weights(a, &s, sentence, head, first, count, memory, width, columns);
             if (!is_backward) {
                 memset(s.dq, 0, count * width * sizeof(float)); /* serves for y */
                 add_product(count, width, reach, applied, columns, 1, s.values, width, s.dq, width);
-                Vectors y = {first, count, row_of(type, a->y, to), a->heads * a->size, 1};
+                Vectors y = {first, count, row_of(type, a->y, to), y_stride, 1, y_ahead};
                 scatter(type, a, &y, 0, width, s.dq);
                 continue;
             }
-            Vectors dy = {first, count, row_of(type, a->dy, to), a->heads * a->size, 1};
+            Vectors dy = {first, count, row_of(type, a->dy, to), y_stride, 1, y_ahead};
             gather(type, a, &dy, 0, width, s.dy);
             add_product(reach, width, count, applied, 1, columns, s.dy, width, s.dvalues, width);
             memset(s.dweights, 0, count * columns * sizeof(float));
