@@ -7,13 +7,14 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from seq2seq_cli.errors import Interrupted, UserError
@@ -30,15 +31,17 @@ class ProcessDiedError(UserError):
     """A process has ended without a result."""
 
 
-def process_context(*imports: str) -> BaseContext:
+def process_context(*imports: str, **environment: str) -> BaseContext:
     """Return the context in which to start several processes that make the same imports.
+
+    They also get the variables of `environment`, unless this process has one of the same name.
 
     On Linux it is `forkserver`: they are forks of a server, which has made the imports and nothing
     else, and whose memory they share. Ctrl-C and SIGTERM are blocked in them until they call
     `unblock_signals`. Python has one such server for all callers: the first call decides about the
     imports and the environment, in which PYTHONPATH is `sys.path`. Elsewhere it is `spawn`.
     """
-    with _same_import_path():
+    with _environment(environment):
         _start_resource_tracker()
         if sys.platform != "linux":
             return multiprocessing.get_context("spawn")
@@ -72,7 +75,7 @@ def call_in_new_process(work: Callable[[], Result], *imports: str) -> Result:
     The process ends with this one. Raises what `work` raised, or ProcessDiedError.
     """
     context = process_context(*imports) if imports else multiprocessing.get_context("spawn")
-    with _same_import_path():
+    with _environment():
         _start_resource_tracker()
         pool = ProcessPoolExecutor(1, context)
         with held_signals(signal.SIGINT, signal.SIGTERM):
@@ -211,14 +214,16 @@ def ending_at_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def _same_import_path() -> Iterator[None]:
+def _environment(further: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """Let interpreters started in the block import from where this one does.
 
     Python passes `sys.path` to them only after their first imports (CPython issue 117378), which
-    would find files of the working folder first, such as random.py.
+    would find files of the working folder first, such as random.py. They also get the `further`
+    variables, except where this process has variables of the same names.
     """
     path = os.pathsep.join(map(os.path.abspath, sys.path))
-    values = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    values = {name: value for name, value in further.items() if name not in os.environ}
+    values |= {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -161,17 +161,21 @@ class _Add(torch.autograd.Function):
     ) -> Tensor:
         y, x = y.contiguous(), None if x is None else x.contiguous()
         rows, size = y.numel() // y.size(-1), y.size(-1)
-        added = y if x is None and dropout.least == 0 else torch.empty_like(y)
-        normed = added if weight is None else torch.empty_like(y)
-        moments = torch.empty(0 if weight is None else 2 * rows)
         call = native.Residual(type=_TYPES[y.dtype], rows=rows, size=size, dropout=dropout)
         call.norm.epsilon = epsilon
         _point(call.norm, weight=weight, bias=bias)
+        keeps_normed = weight is not None and _is_invertible(call)
+        added = y if x is None and dropout.least == 0 else torch.empty_like(y)
+        normed = added
+        if weight is not None and (added is y or not keeps_normed):
+            normed = torch.empty_like(y)
+        moments = torch.empty(0 if weight is None else 2 * rows)
         _point(call, x=x, y=None if added is y else y, sum=added, normed=normed, moments=moments)
         _run(native.library().add_and_normalize, call, is_backward=False)
         ctx.call, ctx.has_residual, ctx.has_norm = call, x is not None, weight is not None
-        ctx.places_R = places_R  # to which `call` points
-        ctx.save_for_backward(*(() if weight is None else (added, moments, weight, bias)))
+        ctx.places_R, ctx.keeps_normed = places_R, keeps_normed  # `call` points to the places
+        kept = normed if keeps_normed else added
+        ctx.save_for_backward(*(() if weight is None else (kept, moments, weight, bias)))
         return normed
 
     @staticmethod
@@ -182,11 +186,13 @@ class _Add(torch.autograd.Function):
         dy = torch.empty_like(gradient) if drops else None
         dweight = dbias = None
         if ctx.has_norm:
-            added, moments, weight, bias = ctx.saved_tensors
+            kept, moments, weight, bias = ctx.saved_tensors
+            added, normed = (None, kept) if ctx.keeps_normed else (kept, None)
             parts = weight.new_empty(2, -(-call.rows // _ROWS_OF_A_SUM), len(weight))
             dx = torch.empty_like(gradient) if ctx.has_residual or not drops else None
             _point(call.norm, weight=weight, bias=bias)
-            _point(call, sum=added, moments=moments, dnormed=gradient, dx=dx, dy=dy)
+            _point(call, sum=added, normed=normed, moments=moments)
+            _point(call, dnormed=gradient, dx=dx, dy=dy)
             _point(call, dweight=parts[0], dbias=parts[1])
             _run(native.library().add_and_normalize, call, is_backward=True)
             dweight, dbias = parts.sum(1)
@@ -197,6 +203,16 @@ class _Add(torch.autograd.Function):
                 _run(native.library().add_and_normalize, call, is_backward=True)
         residual = dx if ctx.has_residual else None
         return residual, dy if drops else dx, dweight, dbias, None, None, None
+
+
+def _is_invertible(call: native.Residual) -> bool:
+    """Return True if the backward pass needs no more than the result of the norm.
+
+    Whatever comes next keeps that, too, so it takes no memory (Bulò et al. 2018 invert batch
+    normalization). In bf16 its rounding would be too coarse.
+    """
+    is_fp32 = call.type == _TYPES[torch.float32]
+    return is_fp32 and bool(native.library().is_invertible(ctypes.byref(call.norm), call.size))
 
 
 class _Activate(torch.autograd.Function):

@@ -214,6 +214,7 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     for name in fused:
         getattr(library, name).argtypes = (pointer, c_int, c_int)
     library.to_probabilities.argtypes = (pointer, c_int)
+    library.is_invertible.argtypes = (pointer, c_int64)
     for name in ("linear", "encode", "decode", "log_sum_exp", "to_probabilities", *fused):
         getattr(library, name).restype = None
     return library

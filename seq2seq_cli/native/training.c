@@ -1,5 +1,7 @@
 /* The loops of the fused operations of training. */
 
+#include <math.h>
+
 #include "training.h"
 
 #include "kernels.h"
@@ -35,6 +37,15 @@ void add_and_normalize(const Residual *r, int is_backward, int threads)
 {
     Call call = {r, is_backward};
     parallel(threads, (r->rows + ROWS_OF_A_SUM - 1) / ROWS_OF_A_SUM, normalize_some, &call);
+}
+
+/* Whether normed numbers tell what weight and bias were applied to, within a few roundings. */
+int is_invertible(const Norm *norm, int64_t size)
+{
+    for (int64_t i = 0; i < size; i++)
+        if (!(64 * fabsf(norm->weight[i]) > fmaxf(fabsf(norm->bias[i]), 1e-6f)))
+            return 0;
+    return 1;
 }
 
 static void activate_some(void *context, int64_t first, int64_t last, int thread)

@@ -41,7 +41,7 @@ typedef struct {
     const void *x, *y; /* x may be NULL; y may be NULL: sum is x, which must be given as `sum` */
     RowDropout dropout;   /* of y */
     Norm norm;         /* weight NULL: no norm */
-    void *sum, *normed;
+    void *sum, *normed; /* may be the same; the backward pass needs one of them, the other is NULL */
     float *moments; /* [rows][2]: mean and inverse standard deviation of every sum */
     const void *dsum, *dnormed; /* gradients; dsum may be NULL */
     void *dx, *dy;              /* dy may be NULL */
@@ -68,6 +68,7 @@ typedef struct {
 
 void attend_to_rows(const RowAttention *a, int is_backward, int threads);
 void add_and_normalize(const Residual *r, int is_backward, int threads);
+int is_invertible(const Norm *norm, int64_t size);
 void activate(const Activation *a, int is_backward, int threads);
 void to_probabilities(const Softmax *s, int threads);
 

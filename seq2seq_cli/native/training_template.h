@@ -352,17 +352,29 @@ INLINE void residual_forward_in(const int type, const Residual *r, int64_t row)
     }
 }
 
-INLINE void residual_backward_in(const int type, const Residual *r, int64_t row, float *dweight,
-                                 float *dbias)
+/* What weight and bias were applied to: from the sum, or from the result and inverse weights. */
+INLINE vec standardized(const int type, const Residual *r, const float *inverse, int64_t row, int64_t i)
 {
     int64_t size = r->size;
-    const void *sum = row_of(type, r->sum, row * size);
+    const float *m = r->moments + 2 * row;
+    if (r->sum) {
+        vec sum = load_some(type, row_of(type, r->sum, row * size), i, size);
+        return mul(sub(sum, broadcast(m[0])), broadcast(m[1]));
+    }
+    vec normed = load_some(type, row_of(type, r->normed, row * size), i, size);
+    return mul(sub(normed, load_first(r->norm.bias + i, size - i)), load_first(inverse + i, size - i));
+}
+
+INLINE void residual_backward_in(const int type, const Residual *r, const float *inverse, int64_t row,
+                                 float *dweight, float *dbias)
+{
+    int64_t size = r->size;
     const void *dnormed = row_of(type, r->dnormed, row * size);
     const float *m = r->moments + 2 * row;
     vec mean_d = zeros(), mean_product = zeros();
     if (r->norm.weight) {
         for (int64_t i = 0; i < size; i += LANES) {
-            vec off = mul(sub(load_some(type, sum, i, size), broadcast(m[0])), broadcast(m[1]));
+            vec off = standardized(type, r, inverse, row, i);
             vec d = load_some(type, dnormed, i, size); /* 0 beyond the row */
             store_first(dweight + i, size - i, mul_add(d, off, load_first(dweight + i, size - i)));
             store_first(dbias + i, size - i, add(d, load_first(dbias + i, size - i)));
@@ -377,7 +389,7 @@ INLINE void residual_backward_in(const int type, const Residual *r, int64_t row,
     for (int64_t i = 0; i < size; i += LANES) {
         vec d = zeros();
         if (r->norm.weight) {
-            vec off = mul(sub(load_some(type, sum, i, size), broadcast(m[0])), broadcast(m[1]));
+            vec off = standardized(type, r, inverse, row, i);
             d = mul(load_some(type, dnormed, i, size), load_first(r->norm.weight + i, size - i));
             d = mul(sub_mul(off, mean_product, sub(d, mean_d)), broadcast(m[1]));
         }
@@ -394,6 +406,12 @@ INLINE void residual_backward_in(const int type, const Residual *r, int64_t row,
 INLINE void residuals_in(const int type, const int is_backward, const Residual *r, int64_t begin,
                          int64_t end)
 {
+    float *inverse = NULL;
+    if (is_backward && r->norm.weight && !r->sum) {
+        inverse = allocate(r->size); /* of the weights */
+        for (int64_t i = 0; i < r->size; i++)
+            inverse[i] = 1 / r->norm.weight[i];
+    }
     for (int64_t block = begin; block < end; block++) {
         int64_t row = block * ROWS_OF_A_SUM, last = row + ROWS_OF_A_SUM;
         float *dweight = r->dweight + block * r->size, *dbias = r->dbias + block * r->size;
@@ -403,10 +421,11 @@ INLINE void residuals_in(const int type, const int is_backward, const Residual *
         }
         for (; row < last && row < r->rows; row++)
             if (is_backward)
-                residual_backward_in(type, r, row, dweight, dbias);
+                residual_backward_in(type, r, inverse, row, dweight, dbias);
             else
                 residual_forward_in(type, r, row);
     }
+    free(inverse);
 }
 
 /* ---- activation with dropout ---- */

@@ -18,11 +18,11 @@ from served import serving
 MODULES = """
 import pkgutil, seq2seq_cli
 for module in pkgutil.walk_packages(seq2seq_cli.__path__, "seq2seq_cli."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith((".__main__", ".libnative")):
         try:
             __import__(module.name)
         except ModuleNotFoundError as error:  # of an extra that is not installed
-            assert error.name.split(".")[0] in {"ctranslate2", "transformers", "ray"}, module.name
+            assert error.name.split(".")[0] in {"ctranslate2", "optuna"}, module.name
 """
 # Of warnings there is only that setuptools may change how extension modules are written.
 NO_COMPILER = {"CC": "/no/compiler", "CFLAGS": "", "PYTHONWARNINGS": "ignore"}

@@ -313,12 +313,15 @@ static void check_training(int type, long rows, long heads, long size)
                   NULL, gradient, x, y, dweight, dbias};
     add_and_normalize(&r, 0, 1);
     add_to_hash(z, bytes);
-    r.sum = z; /* any numbers */
-    add_and_normalize(&r, 1, 1);
-    add_to_hash(x, bytes);
-    add_to_hash(y, bytes);
-    add_to_hash(dweight, blocks * d * sizeof *dweight);
-    add_to_hash(dbias, blocks * d * sizeof *dbias);
+    for (int from_sum = 0; from_sum < 2; from_sum++) { /* z: any numbers */
+        r.sum = from_sum ? z : NULL;
+        r.normed = from_sum ? NULL : z;
+        add_and_normalize(&r, 1, 1);
+        add_to_hash(x, bytes);
+        add_to_hash(y, bytes);
+        add_to_hash(dweight, blocks * d * sizeof *dweight);
+        add_to_hash(dbias, blocks * d * sizeof *dbias);
+    }
     for (int activation = RELU; activation <= SILU; activation++) {
         Activation a = {type, rows, d, activation, x, z, dropout, gradient, y};
         activate(&a, 0, 1);

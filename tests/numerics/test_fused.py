@@ -72,11 +72,23 @@ def normed(size: int, dtype: torch.dtype) -> nn.LayerNorm:
     return norm
 
 
-@given(dtypes, st.integers(1, 200), st.integers(1, 130), st.booleans(), st.booleans())
-def test_sums_and_norms(dtype, rows, size, has_residual, has_norm):
+@given(
+    dtypes,
+    st.integers(1, 200),
+    st.integers(1, 130),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["invertible", "some weights are near 0", "a weight is 0"]),
+)
+def test_sums_and_norms(dtype, rows, size, has_residual, has_norm, weights):
     torch.manual_seed(rows * size)
     x, y = torch.randn(2, 1, rows, size).mul_(3).to(dtype).unbind()
     norm, exact_norm = normed(size, torch.float32), nn.LayerNorm(size).double()
+    with torch.no_grad():
+        if weights == "invertible":
+            norm.weight += 0.1 * norm.weight.sign()
+        elif weights == "a weight is 0":
+            norm.weight[0] = norm.bias[0] = 0
     exact_norm.load_state_dict(norm.state_dict())
     if has_residual:
         compare(
@@ -92,6 +104,24 @@ def test_sums_and_norms(dtype, rows, size, has_residual, has_norm):
             expected = getattr(exact_norm, name).grad
             tolerance = EXACTNESS[dtype] * (expected.abs().max() + rows**0.5)
             assert (parameter.grad - expected).abs().max() <= tolerance
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.0])
+def test_a_sum_is_kept_only_if_the_norm_cannot_be_inverted(weight):
+    """What follows keeps the result of the norm, which is enough for the gradients."""
+    x, y = torch.randn(2, 1, 6, 16).unbind()
+    norm, kept = nn.LayerNorm(16), []
+    nn.init.constant_(norm.weight, weight)
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = fused.add(x, y, in_training(), norm)
+    (only,) = (tensor for tensor in kept if tensor.shape == x.shape)
+    assert (only.data_ptr() == result.data_ptr()) == (weight != 0)
+    assert torch.equal(only, result if weight else x + y)
 
 
 @given(

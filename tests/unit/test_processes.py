@@ -44,6 +44,25 @@ def test_processes_start_with_a_temporary_folder_too_long_for_a_socket(tmp_path)
     assert not list(folder.iterdir())
 
 
+VARIABLES = """
+import os
+from concurrent.futures import ProcessPoolExecutor
+from seq2seq_cli.processes import process_context
+
+if __name__ == "__main__":
+    context = process_context("json", OURS="theirs", THEIRS="theirs")
+    with ProcessPoolExecutor(1, context) as pool:
+        print(*pool.map(os.getenv, ("OURS", "THEIRS")), os.getenv("THEIRS"))
+"""
+
+
+def test_new_processes_get_the_variables_that_this_one_does_not_have(tmp_path):
+    (script := tmp_path / "script.py").write_text(VARIABLES)
+    environment = os.environ | {"OURS": "ours"}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("ours theirs None\n", "")
+
+
 def test_process_that_dies_is_an_error():
     with pytest.raises(ProcessDiedError, match="has died"):
         call_in_new_process(partial(os._exit, 9))

@@ -148,6 +148,7 @@ class FusedLoss(torch.autograd.Function):
                     dw_VD.addmm_(p_RV.T, x_RD)  # needs no memory for the product
                 else:
                     dw_VD += p_RV.T @ x_RD
+                del logits_RV, p_RV, p_KCV  # before memory is taken for the next chunk
             logit_y_KN, log_p_y_KN = logit_y_KP[:, : len(y_N)], log_p_y_KP[:, : len(y_N)]
             dx_KND = dx_KPD[:, : len(y_N)].float()
             weights_K1 = x_KND.new_tensor(weights, dtype=torch.float32)[:, None]

@@ -53,6 +53,9 @@ logger = logging.getLogger(__name__)
 _LOGGERS = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
 _PARENT_IS_GONE = 3  # exit status
 TRAINING_IMPORTS = ("seq2seq_cli.training.loop",)
+# glibc joins freed blocks, but not the small ones in its cache, which lie between tensors: without
+# the cache, training needs a seventh less memory.
+_ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 
 _TOKENS_EACH = 512  # of a batch; with fewer, a process is busier with overhead than with products
 _BYTES_OF_A_TOKEN = 4  # estimates
@@ -126,7 +129,7 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     num_threads = max(1, torch.get_num_threads() // num_processes)
-    start_method = process_context(*TRAINING_IMPORTS).get_start_method()
+    start_method = process_context(*TRAINING_IMPORTS, **_ENVIRONMENT).get_start_method()
     with (
         tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as folder,
         _forwarded_signals(Path(folder)) as forwarded,
@@ -168,7 +171,7 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
         raise UserError(
             "training several runs needs the signals of Linux or macOS: train them one by one"
         )
-    context = process_context(*TRAINING_IMPORTS)
+    context = process_context(*TRAINING_IMPORTS, **_ENVIRONMENT)
     num_threads = max(1, torch.get_num_threads() // at_once)
     screen = threading.Lock()
 
