@@ -54,7 +54,7 @@ _LOGGERS = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.mu
 _PARENT_IS_GONE = 3  # exit status
 TRAINING_IMPORTS = ("seq2seq_cli.training.loop",)
 # glibc joins freed blocks, but not the small ones in its cache, which lie between tensors: without
-# the cache, training needs a seventh less memory.
+# the cache, training needs an eighth less memory.
 _ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 
 _TOKENS_EACH = 512  # of a batch; with fewer, a process is busier with overhead than with products
