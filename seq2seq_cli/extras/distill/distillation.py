@@ -18,11 +18,11 @@ from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.lines.stream import Job, translate_stream
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
-from seq2seq_cli.extras.distill import student_report
 from seq2seq_cli.extras.distill.filters import Filters, filter_pairs, hash_of_pair
 from seq2seq_cli.extras.distill.source import LONGEST, clean_source
 from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs
 from seq2seq_cli.extras.distill.student import Shape, write_config
+from seq2seq_cli.extras.distill.student_report import make_report
 from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
@@ -89,13 +89,19 @@ def distill(task: Task) -> dict[str, Any]:
         pairs = hash_of_files([pairs_record(task)])
         inputs = {"config": config.model_dump(mode="json"), "pairs": pairs}
         Stage(folder / "student.json", inputs).finish(lambda: train_student(config, task.output))
+        jobs = {
+            "teacher": _searching(task.teacher),
+            "student": Job((task.output,), task.teacher.device),
+        }
         scored = {  # what the scores of the report depend on
-            "teacher": described(_searching(task.teacher)),
+            "teacher": described(jobs["teacher"]),
             "student": hash_of_files([run.model]),
             "held_out": text_inputs(valid),
         }
-        report = Stage(folder / "report.json", scored)
-        return report.finish(lambda: ([], make_report(task, teacher, valid, source, translations)))
+        tagged, scoring = valid.with_tag(teacher.decoding.tag), Scoring.of_run(teacher)
+        return Stage(folder / "report.json", scored).finish(
+            lambda: ([], make_report(source, translations, jobs, tagged, scoring))
+        )
 
 
 def valid_text(task: Task, teacher: Config) -> ParallelText:
@@ -281,15 +287,3 @@ def _searching(job: Job) -> Job:
     """Return a job that searches for the best translation, even if the source was sampled."""
     searching = (option for option in job.overrides if not option.startswith("decoding.sampling="))
     return replace(job, overrides=(*searching, "decoding.sampling=false"))
-
-
-def make_report(
-    task: Task, teacher: Config, valid: ParallelText, source: Facts, translations: Facts
-) -> Facts:
-    """Compare teacher and student on the held-out text."""
-    jobs = {
-        "teacher": _searching(task.teacher),
-        "student": Job((task.output,), task.teacher.device),
-    }
-    tagged, scoring = valid.with_tag(teacher.decoding.tag), Scoring.of_run(teacher)
-    return student_report.make_report(source, translations, jobs, tagged, scoring)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from seq2seq_cli.commands.compare import System, compare_systems
 from seq2seq_cli.config.text import ParallelText
@@ -16,19 +16,11 @@ from seq2seq_cli.text.corpus import Pair, readable_pairs
 _WARM_UP = 10  # lines
 
 
-@dataclass(frozen=True)
-class Size:
-    """How fast a system translates the held-out text in one process, and how large it is."""
+def translated(name: str, job: Job, pairs: Sequence[Pair]) -> tuple[System, dict[str, Any]]:
+    """Translate the sources of held-out pairs in one process; also return how fast, and its size.
 
-    system: str
-    precision: str
-    sentences_per_second: float
-    tokens_per_second: float  # target tokens of its own vocabulary, EOS included
-    megabytes: float  # of the files of weights
-
-
-def translated(name: str, job: Job, pairs: Sequence[Pair]) -> tuple[System, Size]:
-    """Translate the sources of held-out pairs, and measure it, without loading the models."""
+    The time to load the models does not count.
+    """
     translator = job.load()
     lines = [input_of(pair) for pair in pairs]
     translator.search(lines[:_WARM_UP], report=lambda issues: None)
@@ -37,13 +29,13 @@ def translated(name: str, job: Job, pairs: Sequence[Pair]) -> tuple[System, Size
     seconds = time.perf_counter() - started
     num_tokens = sum(len(best.tokens) + 1 for best, *_ in results)
     num_bytes = sum(member.weights(job.which).stat().st_size for member in job.members)
-    size = Size(
-        name,
-        translator.config.decoding.precision,
-        len(lines) / seconds,
-        num_tokens / seconds,
-        num_bytes / 1e6,
-    )
+    size = {
+        "system": name,
+        "precision": translator.config.decoding.precision,
+        "sentences_per_second": len(lines) / seconds,
+        "tokens_per_second": num_tokens / seconds,  # of its own vocabulary, EOS included
+        "megabytes": num_bytes / 1e6,  # of the files of weights
+    }
     references = [translator.tokenizers.tgt.normalize(pair.tgt) for pair in pairs]
     return System(name, [best.text for best, *_ in results], references), size
 
@@ -61,8 +53,8 @@ def make_report(
     comparison = compare_systems([one for one, _ in measured], pairs, scoring, "bootstrap")
     rows = [["", "sentences/s", "tokens/s", "MB"]]
     for _, size in measured:
-        speeds = (size.sentences_per_second, size.tokens_per_second, size.megabytes)
-        rows.append([size.system, *(f"{number:,.1f}" for number in speeds)])
+        numbers = ("sentences_per_second", "tokens_per_second", "megabytes")
+        rows.append([size["system"], *(f"{size[name]:,.1f}" for name in numbers)])
     lines = [
         f"{'source':<16} {source['lines']:,}; dropped: {_counts(source['dropped'])}",
         f"{'translations':<16} {source['kept']:,}; dropped: {_counts(translations['dropped'])}",
@@ -73,7 +65,7 @@ def make_report(
         "source": source,
         "translations": {name: translations[name] for name in ("pairs", "dropped")},
         "held_out": held_out.name,
-        "systems": [dict(vars(size)) for _, size in measured],
+        "systems": [size for _, size in measured],
         **comparison.report(),
     }
     text = "\n".join(lines)
