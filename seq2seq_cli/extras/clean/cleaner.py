@@ -8,7 +8,7 @@ the number of processes. Memory grows by the hashes of the pairs that are kept.
 import itertools
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -119,7 +119,8 @@ def clean(
         named = [scripts_of(language) for language in settings.languages]
         src, tgt = (own or found for own, found in zip(named, profile.scripts, strict=True))
         profile = Profile(profile.ratio, (src, tgt))
-    rules = tuple(name for name in RULE_NAMES if name not in settings.without)
+    left_out = settings.without if against is not None else settings.without | {HELD_OUT}
+    rules = tuple(name for name in RULE_NAMES if name not in left_out)
     identified = settings.languages if settings.identifies_languages else None
     job = Job(rules, settings.limits, profile, identified)
     table = job.table()
@@ -127,8 +128,6 @@ def clean(
     meanings |= {
         name: rule.meaning.format_map(job.limits._asdict()) for name, rule in table.items()
     }
-    if against is None:
-        rules = tuple(name for name in rules if name != HELD_OUT)
     meanings |= {name: meaning for name, meaning in STATEFUL.items() if name in rules}
     findings = {name: Finding(meaning) for name, meaning in meanings.items()}
     report = Report(0, 0, findings)
@@ -148,29 +147,28 @@ def clean(
     return report
 
 
+@dataclass
 class _Sorter:
     """Finds what depends on earlier pairs, and counts."""
 
-    def __init__(
-        self, report: Report, names: Sequence[str], num_examples: int, held_out: SeenHashes
-    ) -> None:
-        self._report = report
-        self._names = ["", *names]
-        self._num_examples = num_examples
-        self._held_out = held_out
-        self._exact, self._near = SeenHashes(), SeenHashes()
+    report: Report
+    names: Sequence[str]  # of the rules whose numbers are verdicts, from 1
+    num_examples: int
+    held_out: SeenHashes
+    exact: SeenHashes = field(default_factory=SeenHashes)
+    near: SeenHashes = field(default_factory=SeenHashes)
 
     def sort(
         self, batch: list[Numbered], judged: Judged
     ) -> Iterator[tuple[str, int, Pair | BadLineError]]:
         """Yield the rule that rejects each pair, or "", with its line."""
-        findings = self._report.findings
+        findings = self.report.findings
         left = np.flatnonzero(judged.verdicts_N == 0)
         stateful = np.full(len(judged.verdicts_N), "", object)
         for name, hashes, find in (
-            (HELD_OUT, judged.sources_N, self._held_out.contain),
-            (DUPLICATE, judged.exact_N, self._exact.add),
-            (NEAR_DUPLICATE, judged.near_N, self._near.add),
+            (HELD_OUT, judged.sources_N, self.held_out.contain),
+            (DUPLICATE, judged.exact_N, self.exact.add),
+            (NEAR_DUPLICATE, judged.near_N, self.near.add),
         ):
             if name in findings:
                 is_found = find(hashes[left])
@@ -182,18 +180,18 @@ class _Sorter:
                 rule = UNREADABLE
             else:
                 verdict, late = next(reasons)
-                rule = self._names[verdict] or late
+                rule = self.names[verdict - 1] if verdict else late
             self._count(rule, line, entry)
             yield rule, line, entry
 
     def _count(self, rule: str, line: int, entry: Pair | BadLineError) -> None:
-        self._report.pairs += 1
+        self.report.pairs += 1
         if not rule:
-            self._report.kept += 1
+            self.report.kept += 1
             return
-        finding = self._report.findings[rule]
+        finding = self.report.findings[rule]
         finding.pairs += 1
-        if len(finding.examples) < self._num_examples:
+        if len(finding.examples) < self.num_examples:
             sides = (str(entry), "") if isinstance(entry, BadLineError) else entry[:2]
             finding.examples.append((line, *sides))
 
@@ -240,37 +238,31 @@ def judged(
             taken.append(batch)
             yield _pairs(batch)
 
-    def with_batches(verdicts: Iterable[Judged]) -> Iterator[tuple[list[Numbered], Judged]]:
-        for verdict in verdicts:
-            yield taken.popleft(), verdict
-        assert not taken, "every batch has verdicts"
-
-    if num_processes == 1:
-        yield with_batches(map(_Judge(job), pairs()))
-        return
-    with ordered_pool(num_processes, _Judge, job) as judge_all:
-        yield with_batches(judge_all(pairs()))
+    with ExitStack() as stack:
+        if num_processes == 1:
+            verdicts: Iterator[Judged] = map(_judge_of(job), pairs())
+        else:
+            verdicts = stack.enter_context(ordered_pool(num_processes, _judge_of, job))(pairs())
+        yield ((taken.popleft(), verdict) for verdict in verdicts)
 
 
 def _pairs(batch: Sequence[Numbered]) -> list[Pair]:
     return [entry for _, entry in batch if not isinstance(entry, BadLineError)]
 
 
-class _Judge:
-    """Applies the rules of a job to pairs."""
+def _judge_of(job: Job) -> Callable[[list[Pair]], Judged]:
+    """Return a function that applies the rules of a job to pairs."""
+    rules, characters = list(job.table().values()), Characters()
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._rules = list(job.table().values())
-        self._characters = Characters()
-
-    def __call__(self, pairs: list[Pair]) -> Judged:
-        batch = Batch(pairs, self._characters, self._job.limits, self._job.profile)
+    def judge_pairs(pairs: list[Pair]) -> Judged:
+        batch = Batch(pairs, characters, job.limits, job.profile)
         exact = [f"{pair.src}\t{pair.tgt}\t{pair.features}" for pair in pairs]
         near = [
             f"{src}\t{tgt}\t{pair.features}"
             for src, tgt, pair in zip(batch.src.keys, batch.tgt.keys, pairs, strict=True)
         ]
         return Judged(
-            judge(batch, self._rules), hashes_of(exact), hashes_of(near), hashes_of(batch.src.keys)
+            judge(batch, rules), hashes_of(exact), hashes_of(near), hashes_of(batch.src.keys)
         )
+
+    return judge_pairs
