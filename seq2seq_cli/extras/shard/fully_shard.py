@@ -20,8 +20,8 @@ from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.shard.optimizer_shards import (
+    HASHES,
     check_optimizer,
-    has_shards,
     load_shards,
     write_shards,
 )
@@ -142,7 +142,7 @@ class FullyShard(DataParallel):
             super().save_optimizer(checkpoint, run)
             return
         shards = shards_part(checkpoint.with_suffix(""))
-        if not has_shards(shards):
+        if not (shards / HASHES).exists():
             raise OSError("the optimizer's state could not be written")
         shards.rename(checkpoint / "optimizer")
 

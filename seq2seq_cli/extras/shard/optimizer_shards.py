@@ -22,7 +22,7 @@ from seq2seq_cli.training.checkpoints.optimizer_state import check_fit, restore,
 from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Run
 
-_HASHES = "hashes.json"
+HASHES = "hashes.json"  # written last
 
 
 def check_optimizer(checkpoint: Path, run: Run) -> None:
@@ -95,7 +95,7 @@ def write_shards(
     def write_hashes() -> None:
         everyone = parallel.all_gather(hashes)
         if parallel.is_main:
-            write_json(folder / _HASHES, {name: h for part in everyone for name, h in part.items()})
+            write_json(folder / HASHES, {name: h for part in everyone for name, h in part.items()})
 
     for action in (make_folder, save_shards, write_hashes):
         error: OSError | None = None
@@ -108,17 +108,12 @@ def write_shards(
     return None
 
 
-def has_shards(folder: Path) -> bool:
-    """Return True if all files of a folder were written."""
-    return (folder / _HASHES).exists()
-
-
 def check_shards(folder: Path) -> None:
     """Compare all files with their hashes. DamagedFileError if one is missing or damaged."""
-    hashes = read_json(folder / _HASHES)
+    hashes = read_json(folder / HASHES)
     names = {path.name for path in folder.iterdir() if path.suffix == ".safetensors"}
     if not isinstance(hashes, dict) or names - hashes.keys():
-        raise DamagedFileError(f"{folder / _HASHES} is damaged: it does not have all files")
+        raise DamagedFileError(f"{folder / HASHES} is damaged: it does not have all files")
     for name, expected in hashes.items():
         path = folder / name
         with reading(path):
