@@ -15,7 +15,7 @@ class TargetWords:
         self._tokenizer = tokenizer
         self.surfaces = [unquote(piece.replace(SPACE, " ")) for piece in tokenizer.pieces()]
         of_parts = not tokenizer.is_of_words  # where symbols of the user's stand alone
-        self.continues_word = [of_parts and starts_inside_word(s[:1]) for s in self.surfaces]
+        self.continues_word = [of_parts and continues_word(s[:1]) for s in self.surfaces]
         ends = (
             token
             for token in range(EOS_ID, len(tokenizer))
@@ -30,13 +30,13 @@ class TargetWords:
         text = self._tokenizer.normalize(text)
         # No space precedes a text in a script without spaces, and marks; but where marks are words
         # of their own, as in tokenized text, the vocabulary has `▁.`.
-        is_mark = not starts_inside_word(text[:1]) and text[:1] not in OPENING
+        is_mark = not continues_word(text[:1]) and text[:1] not in OPENING
         attaches = is_spaceless(text[:1]) or (
             is_mark and self._tokenizer.to_pieces(text)[0] == SPACE
         )
         inner = tuple(self._tokenizer.to_inner_ids(text)) if attaches else first
         inner = first if UNK_ID in inner else inner
-        word_ends = self._word_ends if starts_inside_word(text[-1:]) else None
+        word_ends = self._word_ends if continues_word(text[-1:]) else None
         inner_bytes = frozenset(filter(self._tokenizer.continues_character, first + inner))
         return Phrase(first, inner, word_ends, inner_bytes)
 
@@ -51,8 +51,3 @@ class TargetWords:
         if UNK_ID in ids:
             raise UserError(f"{text!r} is outside this run's target vocabulary")
         return ids
-
-
-def starts_inside_word(character: str) -> bool:
-    """Whether this character continues the word before it; the end of the text does not."""
-    return bool(character) and continues_word(character)

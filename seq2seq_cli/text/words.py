@@ -58,6 +58,6 @@ def is_spaceless(text: str) -> bool:
 
 
 def continues_word(character: str) -> bool:
-    """Return True if a word before this character includes it: a letter, digit or mark."""
-    is_letter = character.isalnum() or unicodedata.category(character).startswith("M")
+    """Return True if a word before this character includes it: a letter, digit or mark; not ""."""
+    is_letter = character.isalnum() or unicodedata.category(character or " ").startswith("M")
     return is_letter and not is_spaceless(character)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.decoding.requests import Ids
-from seq2seq_cli.decoding.target_words import TargetWords, starts_inside_word
+from seq2seq_cli.decoding.target_words import TargetWords
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.words import is_spaceless
+from seq2seq_cli.text.words import continues_word, is_spaceless
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizer
 
 
@@ -34,9 +34,9 @@ class BannedWords:
         spaceless = [
             word
             for word in normalized
-            if is_spaceless(word) or (of_parts and not any(map(starts_inside_word, word)))
+            if is_spaceless(word) or (of_parts and not any(map(continues_word, word)))
         ]
-        whole = [word for word in normalized if of_parts and all(map(starts_inside_word, word))]
+        whole = [word for word in normalized if of_parts and all(map(continues_word, word))]
         self._words = frozenset(whole)
         others = [word for word in normalized if word not in (*whole, *spaceless)]
         sequences = (tokenizer.to_ids(word) for word in others)
@@ -57,7 +57,7 @@ class BannedWords:
                 logits_V[last] = -torch.inf
         text = self._tokenizer.to_text(past)
         start = len(text)  # of the last word
-        while start and starts_inside_word(text[start - 1]):
+        while start and continues_word(text[start - 1]):
             start -= 1
         if text[start:] in self._words:
             logits_V[: len(self._ends_word_V)][self._ends_word_V.to(logits_V.device)] = -torch.inf
