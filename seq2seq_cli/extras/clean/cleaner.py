@@ -44,7 +44,7 @@ STATEFUL = {
     DUPLICATE: "the same text as an earlier pair",
     NEAR_DUPLICATE: "the same letters and digits as an earlier pair, ignoring case",
 }
-RULE_NAMES = (UNREADABLE, *RULES, LANGUAGE, *STATEFUL)
+RULE_NAMES = (*RULES, LANGUAGE, *STATEFUL)  # --without
 
 _LINES_AT_ONCE = 5_000
 _CHARACTERS_AT_ONCE = 1 << 22

@@ -35,12 +35,13 @@ class Shape(NamedTuple):
     def parse(cls, text: str) -> "Shape":
         """Read `tiny` or `6+2x256`. Raises UserError for anything else."""
         match = _FORM.fullmatch(SHAPES.get(text, text))
-        if match is None or "0" in (match[1], match[2]) or int(match[3]) % 8 or not int(match[3]):
+        numbers = [int(number) for number in match.groups()] if match else [0]
+        if 0 in numbers or numbers[-1] % 8:
             raise UserError(
                 f"--shape {text}: give {', '.join(SHAPES)}, or layers of encoder and decoder and "
                 "d_model, a multiple of 8, such as 6+2x256"
             )
-        return cls(*map(int, match.groups()))
+        return cls(*numbers)
 
     def choices(self) -> Choices:
         """Return the options of section model for this size."""

@@ -100,7 +100,8 @@ class Fields:
 
     def flag(self, name: str) -> bool:
         """Return true or false; false if it is missing."""
-        value = self.values.get(name, False)
+        if (value := self.values.get(name)) is None:
+            return False
         if isinstance(value, str) and name not in self.in_json:
             known = {"true": True, "1": True, "false": False, "0": False, "": False}
             value = known.get(value.lower(), value)

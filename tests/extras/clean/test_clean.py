@@ -206,7 +206,7 @@ def test_languages_are_identified(seq2seq: Command, tmp_path: Path):
         (("-o", "a", "-o", "b", "-o", "c"), "give --output once"),
         (("-o", "{folder}/in.tsv"), "would be read and written"),
         (("-o", "a", "-o", "a"), "would be read and written"),
-        (("--dry-run", "--without", "taste"), "--without taste: the rules are unreadable, empty"),
+        (("--dry-run", "--without", "unreadable"), "--without unreadable: the rules are empty"),
         (("--dry-run", "--langs", "german"), "write two language codes"),
         (("--dry-run", "--identify-languages"), "needs --langs"),
         (("--dry-run", "--against", "{folder}/no.tsv"), "there is no file"),

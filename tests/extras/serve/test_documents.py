@@ -524,10 +524,17 @@ def test_real_pages_come_out_as_they_went_in(page: str):
 
 def test_what_a_translation_adds_is_no_markup():
     def translate(_: Sentence) -> SentenceOutput:
-        return SentenceOutput("1. *a* <b> [c] `d` e_f _g_ \\")
+        return SentenceOutput("1. *a* <b> [c] `d` e_f _g_ | \\")
 
     written = write("text", "markdown", translate)
-    assert written == r"1\. \*a\* \<b> \[c\] \`d\` e_f \_g\_ \\"
+    assert written == r"1\. \*a\* \<b> \[c\] \`d\` e_f \_g\_ \| \\"
+
+
+def test_cells_of_tables_have_bars():
+    source = "| one \\| two | one | `a \\| b` c |\n|---|---|---|\n| x | y | z |\n"
+    assert sentences(source, "markdown") == ["one | two", "one", "a \\| b c", "x", "y", "z"]
+    expected = "| ONE \\| TWO | ONE | `a \\| b` C |\n|---|---|---|\n| X | Y | Z |\n"
+    assert write(source, "markdown", upper) == expected
 
 
 def test_code_directly_after_a_sentence():
@@ -559,7 +566,7 @@ def test_markup_across_lines_of_markdown(source: str, expected: str):
 
 
 INLINE_MARKDOWN = st.sampled_from(
-    ["one", "two, three", "5 \\* 3", "`f(*)`", "a\u2028b", "a ![x](y) b"]
+    ["one", "two, three", "5 \\* 3", "a \\| b", "`x \\| y`", "`f(*)`", "a\u2028b", "a ![x](y) b"]
 )
 for form in ("_{}_", "**{}**", "[{}](x)"):
     INLINE_MARKDOWN |= (

@@ -183,6 +183,13 @@ def test_errors_say_what_is_wrong(server: Served, fields: object, status: int, m
     assert (answer.status, answer.json) == (status, {"error": message})
 
 
+def test_null_is_a_missing_field(server: Served):
+    fields = {"q": "three one", "source": "en", "target": "de"}
+    null = dict.fromkeys(("stream", "alignments", "alternatives", "format", "glossary"))
+    assert server.ask("/translate", fields | null).json == server.ask("/translate", fields).json
+    assert server.ask("/translate", {**fields, "stream": 0}).status == 400
+
+
 def test_other_paths_methods_and_bodies(server: Served):
     assert server.ask("/detect").status == 405
     assert server.ask("/translate").status == 405

@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 _TARGET = re.compile(
     r"\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|\[[^\[\]\n]*\]"
 )
-_SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)")
+_SPECIAL = re.compile(r"[\\`*|\[\]<]|(?<!\w)_|_(?!\w)")
 _BLOCK = re.compile(r"^(\d+(?=[.)]\s)|(?=[-+#>]\s))")
 _LONGEST_LABEL = 999  # characters, in CommonMark
 
@@ -59,8 +59,11 @@ def read_markdown(source: str, splitter: SentenceSplitter) -> Document:
     references: dict[str, Any] = {}
     blocks = MarkdownIt("commonmark").enable("table").disable("inline")
     pieces: list[Piece] = [source[:position]]
-    for token in blocks.parse(source[position:], references):
-        slices = _slices(token, plain, starts, position)
+    for before, token in pairwise(blocks.parse(source[position:], references)):
+        content = token.content
+        if before.type in ("th_open", "td_open"):
+            content = content.replace("|", r"\|")  # as it is in a cell, which the parser undoes
+        slices = _slices(token, content, plain, starts, position)
         if not slices:
             continue
         breaks = [source[a.end - a.text.endswith("\\") : b.start] for a, b in pairwise(slices)]
@@ -81,12 +84,14 @@ def _escape(text: str) -> str:
     return _BLOCK.sub(r"\1\\", _SPECIAL.sub(r"\\\g<0>", text))
 
 
-def _slices(token: Token, source: str, starts: Sequence[int], position: int) -> list[_Slice]:
-    """Return the lines of a token's text, none where they are not in the source."""
+def _slices(
+    token: Token, content: str, source: str, starts: Sequence[int], position: int
+) -> list[_Slice]:
+    """Return the lines of a token's content, none where they are not in the source."""
     if token.type != "inline" or token.map is None:
         return []
     slices: list[_Slice] = []
-    for number, line in enumerate(token.content.split("\n"), token.map[0]):
+    for number, line in enumerate(content.split("\n"), token.map[0]):
         text = line.strip()
         start = source.find(text, max(position, starts[number]), starts[number + 1])
         if start < 0:
