@@ -187,13 +187,10 @@ def _weights(
         weights["projection.weight"] = lm_head
     bias = names.take_optional("final_logits_bias", 1, tgt_size)
     weights["projection.bias"] = np.zeros(tgt_size, np.float32) if bias is None else bias[0]
-    for side, count in layers.items():
-        for layer in range(count):
-            _layer(names, weights, side, layer, d_model, d_ff)
-        if is_pre_norm:
-            for part in ("weight", "bias"):
-                taken = names.take(f"model.{side}.layer_norm.{part}", d_model)
-                weights[f"{side}_norm.{part}"] = taken
+    for part in parts_of(layers.items(), is_pre_norm=is_pre_norm):
+        shape = shape_of(part.ours, d_model, d_ff)
+        weights[f"{part.ours}.weight"] = names.take(f"{part.huggingface}.weight", *shape)
+        weights[f"{part.ours}.bias"] = names.take(f"{part.huggingface}.bias", shape[0])
     ours, factor = ACTIVATIONS[activation]
     fold_activation(weights, factor)
     options = {
@@ -241,16 +238,6 @@ def _embeddings(
     weights["tgt_embedding.weight"] = tgt
     if not (is_one and np.array_equal(src, tgt)):
         weights["src_embedding.weight"] = src
-
-
-def _layer(
-    names: Names, weights: dict[str, Array], side: str, layer: int, d_model: int, d_ff: int
-) -> None:
-    for part, their_part, _ in parts_of(side):
-        theirs, ours = f"model.{side}.layers.{layer}.{their_part}", f"{side}.{layer}.{part}"
-        shape = shape_of(part, d_model, d_ff)
-        weights[f"{ours}.weight"] = names.take(f"{theirs}.weight", *shape)
-        weights[f"{ours}.bias"] = names.take(f"{theirs}.bias", shape[0])
 
 
 def _vocabularies(

@@ -33,7 +33,7 @@ from seq2seq_cli.extras.convert.foreign import (
     unzipping,
 )
 from seq2seq_cli.extras.export.marian import marian_base
-from seq2seq_cli.extras.export.weights import marian_names, parts_of, shape_of
+from seq2seq_cli.extras.export.weights import parts_of, shape_of
 from seq2seq_cli.files import MEBIBYTE, read_bounded, reading
 
 _SPECIAL = "special:model.yml"
@@ -197,14 +197,11 @@ def _weights(
     number(d_model, "dim-emb", path, 4, 65_536)
     heads = number(options.get("transformer-heads", 8), "transformer-heads", path)
     is_pre_norm = bool(options.get("transformer-preprocess"))
-    layers = {}
-    for side, name in (("encoder", "enc-depth"), ("decoder", "dec-depth")):
-        layers[side] = number(options.get(name, 6), name, path, 1, MOST_LAYERS)
-        for layer in range(layers[side]):
-            _layer(names, weights, side, layer, is_pre_norm, d_model)
-        if is_pre_norm:
-            top = f"{side}_top_ln"
-            _norm(names, weights, f"{top}_scale", f"{top}_bias", f"{side}_norm", d_model)
+    layers = {
+        side: number(options.get(name, 6), name, path, 1, MOST_LAYERS)
+        for side, name in (("encoder", "enc-depth"), ("decoder", "dec-depth"))
+    }
+    _take_parts(names, weights, layers, is_pre_norm, d_model)
     inner = {len(w) for n, w in weights.items() if n.endswith(".feed_forward.expand.weight")}
     if len(inner) != 1:
         raise refuse(path, "feed-forward networks of different sizes", "a run has one size")
@@ -258,31 +255,26 @@ def _output(names: Names, weights: dict[str, Array], d_model: int) -> None:
     weights["projection.bias"] = np.zeros(size, np.float32) if bias is None else bias[0]
 
 
-def _layer(
-    names: Names, weights: dict[str, Array], side: str, layer: int, is_pre_norm: bool, d_model: int
+def _take_parts(
+    names: Names,
+    weights: dict[str, Array],
+    layers: dict[str, int],
+    is_pre_norm: bool,
+    d_model: int,
 ) -> None:
-    """Take a layer, whose matrices Marian stores with inputs as rows; a missing bias is zero."""
-    d_ff: int | None = None
-    for part, _, their_part in parts_of(side):
-        ours, theirs = f"{side}.{layer}.{part}", f"{side}_l{layer + 1}_{their_part}"
-        weight, bias = marian_names(theirs, is_pre_norm=is_pre_norm)
-        if part.endswith("norm"):
-            _norm(names, weights, weight, bias, ours, d_model)
+    """Take the layers, whose matrices Marian stores with inputs as rows; a missing bias is zero."""
+    d_ff: int | None = None  # known in each layer after its first matrix of this size
+    for ours, _, weight, bias in parts_of(layers.items(), is_pre_norm=is_pre_norm):
+        if ours.endswith("norm"):
+            weights[f"{ours}.weight"] = names.take(weight, 1, d_model)[0]
+            weights[f"{ours}.bias"] = names.take(bias, 1, d_model)[0]
             continue
-        shape = reversed(shape_of(part, d_model, d_ff))
+        shape = reversed(shape_of(ours, d_model, d_ff))
         matrix = np.ascontiguousarray(names.take(weight, *shape).T)
         given = names.take_optional(bias, 1, len(matrix))
         weights[f"{ours}.weight"] = matrix
         weights[f"{ours}.bias"] = np.zeros(len(matrix), np.float32) if given is None else given[0]
-        if part == "feed_forward.expand":
-            d_ff = len(matrix)
-
-
-def _norm(
-    names: Names, weights: dict[str, Array], scale: str, bias: str, ours: str, size: int
-) -> None:
-    weights[f"{ours}.weight"] = names.take(scale, 1, size)[0]
-    weights[f"{ours}.bias"] = names.take(bias, 1, size)[0]
+        d_ff = len(matrix) if ours.endswith("expand") else None
 
 
 def _vocabulary(path: Path, size: int) -> Vocabulary:

@@ -6,8 +6,8 @@ dimensions of every vector between layers are permuted: first the even ones, the
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,7 +23,7 @@ _COLUMNS = re.compile(
 )
 
 # The parts of a layer by our names, with the names in transformers (Marian and Pegasus) and in
-# Marian, where {} stands for the kind of tensor (`marian_names`).
+# Marian, where {} stands for the kind of tensor.
 _PARTS = {
     "self_attention.query": ("self_attn.q_proj", "self_{}q"),
     "self_attention.key": ("self_attn.k_proj", "self_{}k"),
@@ -41,27 +41,46 @@ _PARTS = {
 }
 
 
-def parts_of(side: str) -> Iterator[tuple[str, str, str]]:
-    """Yield our name of each part of a layer, and the two others; the encoder has no cross ones."""
-    for part, theirs in _PARTS.items():
-        if side == "decoder" or not part.startswith("cross"):
-            yield part, *theirs
+class Part(NamedTuple):
+    """A linear layer or a norm, by its names here, in transformers and in Marian."""
+
+    ours: str
+    huggingface: str
+    marian_weight: str
+    marian_bias: str
 
 
-def marian_names(name: str, *, is_pre_norm: bool) -> tuple[str, str]:
-    """Return Marian's names of weight and bias; norms before their sub-layer have other ones."""
-    if not name.endswith("ln_{}"):
-        return name.format("W"), name.format("b")
+def parts_of(layers: Iterable[tuple[str, int]], *, is_pre_norm: bool) -> Iterator[Part]:
+    """Yield what has a weight and a bias, given the number of layers of each side.
+
+    Marian has other names for the norms before their sub-layers.
+    """
     suffix = "_pre" if is_pre_norm else ""
-    return name.format(f"scale{suffix}"), name.format(f"bias{suffix}")
+    for side, count in layers:
+        if is_pre_norm:
+            marians = f"{side}_top_ln_scale", f"{side}_top_ln_bias"
+            yield Part(f"{side}_norm", f"model.{side}.layer_norm", *marians)
+        for number in range(count):
+            for part, (theirs, marian) in _PARTS.items():
+                if side == "encoder" and part.startswith("cross"):
+                    continue
+                weight, bias = "W", "b"
+                if part.endswith("norm"):
+                    weight, bias = f"scale{suffix}", f"bias{suffix}"
+                ours, name = f"{side}.{number}.{part}", f"model.{side}.layers.{number}.{theirs}"
+                marian = f"{side}_l{number + 1}_{marian}"
+                yield Part(ours, name, marian.format(weight), marian.format(bias))
 
 
 def shape_of(part: str, d_model: int, d_ff: int | None) -> tuple[int | None, ...]:
-    """Return the shape of the weight of a part of a layer; its bias has the first dimension."""
+    """Return the shape of the weight of a part; its bias has the first dimension."""
     if part.endswith("norm"):
         return (d_model,)
-    shapes = {"feed_forward.expand": (d_ff, d_model), "feed_forward.contract": (d_model, d_ff)}
-    return shapes.get(part, (d_model, d_model))
+    if part.endswith("expand"):
+        return d_ff, d_model
+    if part.endswith("contract"):
+        return d_model, d_ff
+    return d_model, d_model
 
 
 def permuted(weights: Mapping[str, Any], order: Any) -> dict[str, Any]:
@@ -145,19 +164,13 @@ def huggingface_weights(
         for side in ("encoder", "decoder"):
             table = table_TD[:, _sines_first(options.d_model)]
             named[f"model.{side}.embed_positions.weight"] = table
-    names = {}
-    for side, count in options.layers:
-        if options.norm == "pre":
-            names[f"{side}_norm"] = f"model.{side}.layer_norm"
-        for number in range(count):
-            for part, theirs, _ in parts_of(side):
-                names[f"{side}.{number}.{part}"] = f"model.{side}.layers.{number}.{theirs}"
-    for our_name, name in names.items():
+    is_pre_norm = options.norm == "pre"
+    for part in parts_of(options.layers, is_pre_norm=is_pre_norm):
         for kind in ("weight", "bias"):
-            named[f"{name}.{kind}"] = ours[f"{our_name}.{kind}"]
+            named[f"{part.huggingface}.{kind}"] = ours[f"{part.ours}.{kind}"]
     if options.tie_embeddings:
-        last = f"decoder.{options.layers.decoder - 1}.feed_forward_residual.norm"
-        last = names.get("decoder_norm", names[last])
+        last = f"model.decoder.layers.{options.layers.decoder - 1}.final_layer_norm"
+        last = "model.decoder.layer_norm" if is_pre_norm else last
         for kind in ("weight", "bias"):
             named[f"{last}.{kind}"] = named[f"{last}.{kind}"] / model.scale
     return named
@@ -172,15 +185,8 @@ def marian_weights(model: "Transformer", rows: "Rows") -> dict[str, "Tensor"]:
     if not options.tie_embeddings:
         named["decoder_ff_logit_out_Wt"] = ours["projection.weight"]
     named["decoder_ff_logit_out_b"] = ours["projection.bias"][None]
-    is_pre_norm = options.norm == "pre"
-    for side, count in options.layers:
-        if is_pre_norm:
-            for kind, part in (("scale", "weight"), ("bias", "bias")):
-                named[f"{side}_top_ln_{kind}"] = ours[f"{side}_norm.{part}"][None]
-        for number in range(count):
-            for part, _, theirs in parts_of(side):
-                tensor, bias = (ours[f"{side}.{number}.{part}.{x}"] for x in ("weight", "bias"))
-                names = marian_names(f"{side}_l{number + 1}_{theirs}", is_pre_norm=is_pre_norm)
-                named[names[0]] = tensor[None] if tensor.dim() == 1 else tensor.T
-                named[names[1]] = bias[None]
+    for part in parts_of(options.layers, is_pre_norm=options.norm == "pre"):
+        tensor = ours[f"{part.ours}.weight"]
+        named[part.marian_weight] = tensor[None] if tensor.dim() == 1 else tensor.T
+        named[part.marian_bias] = ours[f"{part.ours}.bias"][None]
     return named
