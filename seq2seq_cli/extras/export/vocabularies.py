@@ -22,14 +22,9 @@ class Rows(NamedTuple):
     tgt: Sequence[int]
 
 
-def learned_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return all ids but the special ones."""
-    return list(range(EOS_ID + 1, len(tokenizer)))
-
-
 def marian_rows(tokenizers: Tokenizers) -> Rows:
     """Return Marian's order: EOS, UNK, then the rest; neither PAD nor a start token."""
-    return Rows(*([EOS_ID, UNK_ID, *learned_ids(tokenizer)] for tokenizer in tokenizers))
+    return Rows(*([EOS_ID, UNK_ID, *range(EOS_ID + 1, len(side))] for side in tokenizers))
 
 
 def huggingface_rows(tokenizers: Tokenizers) -> Rows:
@@ -53,7 +48,7 @@ def ctranslate2_rows(tokenizers: Tokenizers, *, has_start: bool) -> Rows:
     if not is_imported(tokenizers):
         return _all_rows(tokenizers)
     first = [UNK_ID, *([BOS_ID] if has_start else []), EOS_ID]
-    return Rows(*([*first, *learned_ids(tokenizer)] for tokenizer in tokenizers))
+    return Rows(*([*first, *range(EOS_ID + 1, len(side))] for side in tokenizers))
 
 
 def _all_rows(tokenizers: Tokenizers) -> Rows:
