@@ -81,7 +81,6 @@ class ModelFile(NamedTuple):
     """The content of model.bin."""
 
     spec: str
-    version: int
     variables: dict[str, NDArray[Any]]
 
 
@@ -101,8 +100,8 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
             path, f"the type {short(file.spec)}", "only Transformers for translation are read"
         )
     given = folder / "config.json"
-    config = read_object(given) if given.is_file() else _old_config(file)
-    reader = _Reader(file, path, config)
+    reader = _Reader(file, path, read_object(given) if given.is_file() else None)
+    config = reader.config
     weights, model, positions = reader.read()
     tgt_weight = weights["tgt_embedding.weight"]
     sizes = len(weights.get("src_embedding.weight", tgt_weight)), len(tgt_weight)
@@ -149,20 +148,6 @@ def _start_token(config: dict[str, Any]) -> str:
     """Return the decoder's start token; null means that the caller gives it."""
     start = config.get("decoder_start_token", config.get("bos_token", "<s>"))
     return start if isinstance(start, str) else str(config.get("bos_token") or "<s>")
-
-
-def _old_config(file: ModelFile) -> dict[str, Any]:
-    """Return what versions before 6 store as variables."""
-
-    def flag(name: str, default: bool) -> bool:
-        value = file.variables.pop(name, None)
-        return default if value is None else bool(value.reshape(-1)[0])
-
-    return {
-        "add_source_bos": flag("with_source_bos", False),
-        "add_source_eos": flag("with_source_eos", False),
-        "decoder_start_token": "<s>" if flag("with_target_bos", True) else "</s>",
-    }
 
 
 def _add_source_tokens(model: ForeignModel, config: dict[str, Any], path: Path) -> None:
@@ -219,7 +204,7 @@ def read_model_file(path: Path) -> ModelFile:
         variables[alias] = variables[name]
         if f"{name}_scale" in variables:  # CTranslate2 implies it
             variables.setdefault(f"{alias}_scale", variables[f"{name}_scale"])
-    return ModelFile(spec, version, variables)
+    return ModelFile(spec, variables)
 
 
 def _bounded(file: _Bytes, most: int) -> int:
@@ -249,9 +234,10 @@ def _variable(file: _Bytes, version: int) -> NDArray[Any]:
 class _Reader:
     """Turns the variables of a model into our weights."""
 
-    def __init__(self, file: ModelFile, path: Path, config: dict[str, Any]) -> None:
+    def __init__(self, file: ModelFile, path: Path, config: dict[str, Any] | None) -> None:
         self.names = Names(file.variables, path)
-        self.path, self.config, self.file = path, config, file
+        self.path, self.spec = path, file.spec
+        self.config = self._old_config() if config is None else config
         self.notes: list[str] = []
         kinds = {array.dtype.name for array in file.variables.values() if array.ndim >= 2}
         if kinds & {"int8", "int16"}:
@@ -260,6 +246,15 @@ class _Reader:
         elif "float16" in kinds:
             self.notes.append("weights in half precision were read as they are")
         self.starts_from_zero = bool(self.scalar("decoder/start_from_zero_embedding", 0))
+
+    def _old_config(self) -> dict[str, Any]:
+        """Take what versions before 6 store as variables."""
+        has_start = self.scalar("with_target_bos", 1)
+        return {
+            "add_source_bos": bool(self.scalar("with_source_bos", 0)),
+            "add_source_eos": bool(self.scalar("with_source_eos", 0)),
+            "decoder_start_token": "<s>" if has_start else "</s>",
+        }
 
     def scalar(self, name: str, default: float) -> float:
         """Take a number; some are stored for each side, older ones for both."""
@@ -318,7 +313,7 @@ class _Reader:
             if not 1 <= count <= MOST_LAYERS:
                 raise incomplete(self.path, f"it lacks the layers of the {side}")
             layers[side] = count
-        found, heads = {}, _SPECS[self.file.spec] or 8
+        found, heads = {}, _SPECS[self.spec] or 8
         for name, given in (("num_heads", heads), ("pre_norm", 1), ("activation", 0)):
             default = self.scalar(name, given)
             sides = {self.scalar(f"{side}/{name}", default) for side in ("encoder", "decoder")}
