@@ -49,7 +49,8 @@ def test_features_are_no_part_of_the_text(run):
     given, *_ = study_attention(translator, "3 1\tNUM;DE", "three one")
     assert given.source == study.source
     (pair,) = token_pairs(translator, [Pair("3 1", "drei eins", None, "NUM;DE")])
-    assert translator.tokenizers.src.pieces_of(pair.src_ids) == list(study.source.tokens[:-1])
+    pieces = translator.tokenizers.src.pieces_of(pair.source.src_ids)
+    assert pieces == list(study.source.tokens[:-1])
     (scored,) = translator.score([("3 1\tNUM;DE", "drei eins")])
     (other,) = translator.score([("3 1\tNUM;EN", "drei eins")])
     assert scored.log_prob > other.log_prob + 1

@@ -50,14 +50,8 @@ class TokenPair(NamedTuple):
     """A pair of the sample with its ids, without BOS and EOS."""
 
     text: Pair
-    src: Ids
+    source: Segment
     tgt: Ids
-    control_ids: tuple[int, ...] = ()  # of tag and features; they precede the text
-
-    @property
-    def src_ids(self) -> Ids:
-        """What the encoder gets, but for EOS."""
-        return [*self.control_ids, *self.src]
 
 
 class SampleBatch(NamedTuple):
@@ -123,7 +117,7 @@ def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair
     src_ids = tokenizers.src.to_ids_batch([text for text, _ in sources])
     tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in pairs])
     return [
-        TokenPair(pair, src, tgt, control_ids)
+        TokenPair(pair, Segment(src, pair.src, control_ids=control_ids), tgt)
         for pair, (_, control_ids), src, tgt in zip(pairs, sources, src_ids, tgt_ids, strict=True)
         if 0 < len(src) <= limit and 0 < len(tgt) <= limit
     ]
@@ -131,12 +125,12 @@ def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair
 
 def batches_of(pairs: Sequence[TokenPair], device: torch.device) -> list[SampleBatch]:
     """Return the pairs in batches of similar length."""
-    src_lengths = [len(pair.src_ids) + 1 for pair in pairs]
+    src_lengths = [len(pair.source.src_ids) + 1 for pair in pairs]
     tgt_lengths = [len(pair.tgt) + 1 for pair in pairs]
     batches = []
     for indices in bucket_by_length(src_lengths, tgt_lengths, _TOKENS_PER_BATCH):
         chosen = [pairs[i] for i in indices]
-        src = [np.array([*pair.src_ids, EOS_ID], np.int32) for pair in chosen]
+        src = [np.array([*pair.source.src_ids, EOS_ID], np.int32) for pair in chosen]
         tgt = [np.array([*pair.tgt, EOS_ID], np.int32) for pair in chosen]
         batches.append(SampleBatch(chosen, padded_batch(src, tgt).to(device)))
     return batches
@@ -214,10 +208,11 @@ def _agreement(
 
 def _links(weights_TS: Tensor, pair: TokenPair, tokenizers: Tokenizers) -> set[tuple[int, int]]:
     """Align the words of a pair by padded attention."""
-    of_words_TS = weights_TS[: len(pair.tgt) + 1, : len(pair.src_ids) + 1].numpy()
-    attention_TS = normalized_rows(without_eos(of_words_TS)[:, len(pair.control_ids) :])
+    source = pair.source
+    of_words_TS = weights_TS[: len(pair.tgt) + 1, : len(source.src_ids) + 1].numpy()
+    attention_TS = normalized_rows(without_eos(of_words_TS)[:, len(source.control_ids) :])
     text, spans = tokenizers.tgt.spans(pair.text.tgt)
-    placed = Placed(Segment(pair.src, pair.text.src), attention_TS, spans, {})
+    placed = Placed(source, attention_TS, spans, {})
     return set(align(pair.text.src, text, [placed], tokenizers.src)[0])
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.tokenizer import TokenizerConfig
+from seq2seq_cli.decoding.lines.segmentation import Segment
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.inspect.attention_figure import axes
@@ -45,14 +46,15 @@ CPU = torch.device("cpu")
 def pairs_of(*sizes: tuple[int, int]) -> list[TokenPair]:
     torch.manual_seed(5)
     ids = [[torch.randint(4, 12, (size,)).tolist() for size in both] for both in sizes]
-    return [TokenPair(Pair("", ""), src, tgt) for src, tgt in ids]
+    return [TokenPair(Pair("", ""), Segment(src, ""), tgt) for src, tgt in ids]
 
 
 PAIRS = pairs_of((3, 5), (7, 2), (1, 1), (6, 6))
 
 
 def alone(pair: TokenPair) -> tuple[Tensor, Tensor]:
-    return torch.tensor([[*pair.src, EOS_ID]]), torch.tensor([[BOS_ID, *pair.tgt, EOS_ID]])
+    src_ids, tgt_ids = [*pair.source.src_ids, EOS_ID], [BOS_ID, *pair.tgt, EOS_ID]
+    return torch.tensor([src_ids]), torch.tensor([tgt_ids])
 
 
 def naive_loss(model: Transformer) -> float:
@@ -166,7 +168,7 @@ def test_study_holds_what_the_model_computes(source, target):
     ours = translator(norm="post", embedding_scale=False)
     (study,) = study_attention(ours, source, target)
     src, tgt = (ours.tokenizers.src.to_ids(text) for text in (source, target))
-    src_BS, tgt_BT = alone(TokenPair(Pair("", ""), src, tgt))
+    src_BS, tgt_BT = alone(TokenPair(Pair("", ""), Segment(src, ""), tgt))
     shown = ours.model.attention_weights(src_BS, tgt_BT[:, :-1])
     for maps, layers in zip((study.encoder, study.decoder, study.cross), shown, strict=True):
         assert torch.allclose(maps.weights_LHQM, torch.cat(layers), atol=1e-7)
