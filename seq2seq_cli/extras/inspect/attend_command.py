@@ -116,12 +116,8 @@ def attend(
     """
     if target is not None and (len(sentences) > 1 or beam_size or n_best or overrides):
         raise UserError("--target takes one sentence, and excludes --beam-size, --n-best and --set")
-    from seq2seq_cli.extras.inspect.attention_files import (
-        FigureOptions,
-        attention_text,
-        check_outputs,
-        files_of,
-    )
+    from seq2seq_cli.extras.inspect.attention_figure import FigureOptions
+    from seq2seq_cli.extras.inspect.attention_files import attention_text, check_outputs, files_of
 
     paths = output or [Path("attention.html")]
     figure = FigureOptions(kind, layer, head, view, by_words)

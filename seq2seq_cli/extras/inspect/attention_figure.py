@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.inspect.attention_study import AttentionStudy, Kind, Sentence
 from seq2seq_cli.extras.plot.figures import default_style, fonts_for
@@ -22,6 +23,34 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 View = Literal["weights", "renormalized", "norms"]
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """What a figure shows: a head; without one, the mean of a layer; without both, all heads.
+
+    Layers and heads count from 1.
+    """
+
+    kind: Kind = "cross"
+    layer: int | None = None
+    head: int | None = None
+    view: View = "weights"
+    by_words: bool = False
+
+    def check(self, model: ModelConfig) -> None:
+        """Raise UserError for a layer or head that the model does not have."""
+        layers = model.layers.encoder if self.kind == "encoder" else model.layers.decoder
+        for name, chosen, count in (
+            ("layer", self.layer, layers),
+            ("head", self.head, model.heads),
+        ):
+            if chosen is not None and not 1 <= chosen <= count:
+                raise UserError(
+                    f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)"
+                )
+        if self.layer is None and self.head is not None:
+            raise UserError("--head requires --layer")
 
 
 @dataclass(frozen=True)
@@ -135,23 +164,14 @@ MEASURES = {
 
 
 @default_style()
-def draw_attention(
-    study: AttentionStudy,
-    kind: Kind,
-    *,
-    layer: int | None = None,
-    head: int | None = None,
-    view: View = "weights",
-    by_words: bool = False,
-) -> "Figure":
-    """Draw a head; without `head`, the mean of a layer; without `layer`, all layers and heads.
+def draw_attention(study: AttentionStudy, options: FigureOptions) -> "Figure":
+    """Draw what the options, which fit the model, choose.
 
-    Layers and heads count from 1. Weights share one color scale, norms have one for each
-    map; both grow with the square root, so that small weights can be seen.
+    Weights share one color scale, norms have one for each map; both grow with the square root, so
+    that small weights can be seen.
     """
-    viewed = view_maps(study, kind, view, by_words)
-    layers, heads = viewed.values_LHQM.shape[:2]
-    check_choice(layer, head, layers, heads)
+    kind, layer, head, view = options.kind, options.layer, options.head, options.view
+    viewed = view_maps(study, kind, view, options.by_words)
     if not viewed.memory:
         raise UserError(
             "without EOS and punctuation, nothing is left to attend to: use view weights"
@@ -166,17 +186,6 @@ def draw_attention(
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # else saving would move parts again
     return figure
-
-
-def check_choice(layer: int | None, head: int | None, layers: int, heads: int) -> None:
-    """Raise UserError if a model with these numbers of layers and heads lacks the chosen ones."""
-    for name, chosen, count in (("layer", layer, layers), ("head", head, heads)):
-        if chosen is not None and not 1 <= chosen <= count:
-            raise UserError(
-                f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)"
-            )
-    if layer is None and head is not None:
-        raise UserError("--head requires --layer")
 
 
 def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> "Figure":

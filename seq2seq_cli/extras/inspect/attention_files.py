@@ -6,7 +6,7 @@ L layers, H heads, Q query positions, M memory positions, T target positions.
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +14,17 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.console import printable
 from seq2seq_cli.decoding.output_formats import pharaoh
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention_figure import View, check_choice, draw_attention
+from seq2seq_cli.extras.inspect.attention_figure import FigureOptions, draw_attention
 from seq2seq_cli.extras.inspect.attention_page import attention_page
-from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy, Kind
+from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy
 from seq2seq_cli.extras.plot.figures import check_output_paths, figure_bytes, is_figure
 
 _NORM_AXES = ("layer", "head", "memory")
 _HEAD_AXES = ("layer", "head")
 _RANK_AXES = ("token", "alternative")
-
-
-@dataclass(frozen=True)
-class FigureOptions:
-    """What a figure shows; layers and heads count from 1, as in `draw_attention`."""
-
-    kind: Kind = "cross"
-    layer: int | None = None
-    head: int | None = None
-    view: View = "weights"
-    by_words: bool = False
-
-    def check(self, model: ModelConfig) -> None:
-        """Raise UserError for a layer or head that the model does not have."""
-        layers = model.layers.encoder if self.kind == "encoder" else model.layers.decoder
-        check_choice(self.layer, self.head, layers, model.heads)
 
 
 def check_outputs(paths: Sequence[Path], figure: FigureOptions) -> None:
@@ -79,7 +62,7 @@ def files_of(
             np.savez_compressed(file, **study_as_arrays(study))  # type: ignore[arg-type]
             files[numbered] = file.getvalue()
         else:
-            drawn = draw_attention(study, **vars(figure))
+            drawn = draw_attention(study, figure)
             files[numbered] = figure_bytes(drawn, "png" if suffix == ".png" else "svg")
     return files
 

@@ -11,7 +11,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import summary
 
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.extras.inspect.attention_figure import draw_attention
+from seq2seq_cli.extras.inspect.attention_figure import FigureOptions, draw_attention
 from seq2seq_cli.extras.inspect.attention_study import KINDS, study_attention
 from seq2seq_cli.extras.inspect.head_statistics import batches_of, token_pairs, weight_statistics
 from seq2seq_cli.extras.plot.figures import figure_bytes
@@ -41,7 +41,7 @@ def plot_attention(translator: Translator, pairs: Sequence[Pair]) -> list[Summar
             text = pair.text
             (study,) = study_attention(translator, text.source_line, text.tgt, tag=text.tag)
             for kind in KINDS:
-                figure = draw_attention(study, kind)
+                figure = draw_attention(study, FigureOptions(kind))
                 png = figure_bytes(figure, "png")
                 images.append(_image(f"attention/{kind}/sentence_{number}", png))
     finally:

@@ -13,8 +13,14 @@ import pytest
 import torch
 from studies import CHINESE, GERMAN, JAPANESE, study, with_text
 
+from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention_figure import axes, draw_attention, view_maps
+from seq2seq_cli.extras.inspect.attention_figure import (
+    FigureOptions,
+    axes,
+    draw_attention,
+    view_maps,
+)
 from seq2seq_cli.extras.plot.figures import figure_bytes
 
 
@@ -80,24 +86,24 @@ def test_norms_are_weights_times_norms_of_values():
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_same_figure_gives_the_same_bytes(suffix):
-    first, second = (
-        figure_bytes(draw_attention(study(), "cross", layer=2, head=3), suffix) for _ in range(2)
-    )
+    options = FigureOptions("cross", layer=2, head=3)
+    first, second = (figure_bytes(draw_attention(study(), options), suffix) for _ in range(2))
     assert first == second
     assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_figures_do_not_depend_on_the_settings_of_the_user(suffix):
-    expected = figure_bytes(draw_attention(study(), "cross", layer=2), suffix)
+    options = FigureOptions("cross", layer=2)
+    expected = figure_bytes(draw_attention(study(), options), suffix)
     settings = {"font.size": 20, "savefig.bbox": "tight", "svg.fonttype": "none"}
     with matplotlib.rc_context({"text.usetex": True, **settings}):
-        assert figure_bytes(draw_attention(study(), "cross", layer=2), suffix) == expected
+        assert figure_bytes(draw_attention(study(), options), suffix) == expected
 
 
 def test_figures_of_long_sentences_are_bounded():
     long = study(("▁a " * 300 + "▁b", "▁c"), layers=1, heads=1)
-    figure = draw_attention(long, "cross", layer=1)
+    figure = draw_attention(long, FigureOptions("cross", layer=1))
     (width,) = struct.unpack(">I", figure_bytes(figure, "png")[16:20])
     assert width < 4096
     assert not figure.axes[0].get_xticklabels()
@@ -106,36 +112,37 @@ def test_figures_of_long_sentences_are_bounded():
 def test_figures_show_what_they_are_asked_for():
     made = study(layers=2, heads=3)
     viewed = view_maps(made, "cross", "norms", True)
-    figure = draw_attention(made, "cross", layer=2, view="norms", by_words=True)
+    figure = draw_attention(made, FigureOptions("cross", layer=2, view="norms", by_words=True))
     (image,) = figure.axes[0].images
     mean_QM = viewed.values_LHQM[1].mean(dim=0)
     torch.testing.assert_close(torch.tensor(image.get_array().data), mean_QM)
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == list(viewed.memory)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(viewed.queries)
-    assert len(draw_attention(made, "decoder").axes) == 2 * 3
+    assert len(draw_attention(made, FigureOptions("decoder")).axes) == 2 * 3
 
 
 def test_layers_and_heads_that_do_not_exist_are_refused():
+    model = ModelConfig.model_validate({"layers": 2, "heads": 4})
     for options in ({"layer": 3}, {"layer": 1, "head": 5}, {"layer": 0}):
         with pytest.raises(UserError, match="count from 1"):
-            draw_attention(study(), "cross", **options)
+            FigureOptions(**options).check(model)
     with pytest.raises(UserError, match="--head requires --layer"):
-        draw_attention(study(), "cross", head=1)
+        FigureOptions(head=1).check(model)
     with pytest.raises(UserError, match="nothing is left"):
-        draw_attention(study(("▁! ?", "▁! ?")), "cross", view="renormalized")
+        draw_attention(study(("▁! ?", "▁! ?")), FigureOptions(view="renormalized"))
 
 
 def test_characters_without_a_font_are_warned_of_once(caplog):
     strange, stranger = (with_text(study(), f"{text}$x$") for text in ("\U0010fffe", "\U0010fffd"))
     with caplog.at_level(logging.WARNING, "seq2seq_cli"):
         for kind in ("encoder", "cross", "cross"):
-            figure_bytes(draw_attention(strange, kind, layer=1), "png")
+            figure_bytes(draw_attention(strange, FigureOptions(kind, layer=1)), "png")
         assert len(caplog.records) == 1 and "no installed font" in caplog.text
-        draw_attention(stranger, "cross", layer=1)
+        draw_attention(stranger, FigureOptions("cross", layer=1))
         assert len(caplog.records) == 2
 
 
 def test_figures_without_matplotlib_name_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"pip install .*\[plot\]'"):
-        draw_attention(replace(study(), head_statistics=None), "cross")
+        draw_attention(replace(study(), head_statistics=None), FigureOptions())
