@@ -469,11 +469,12 @@ class Panel {
     const { active } = this;
     token.classList.toggle("active", active?.side === side && active.index === Number(index));
     let [background, ink] = ["", ""];
+    token.title = token.textContent;
     if (active && active.side !== side) {
       const value = side === "memory" ? this.shown.values[active.index][index] : this.shown.values[index][active.index];
       const color = shade(value, this.shown.top);
       [background, ink] = [css(color), inkOn(color)];
-      token.title = `${token.textContent}: ${number(value)}`;
+      token.title += `: ${number(value)}`;
     }
     token.style.background = background;
     token.style.color = ink;

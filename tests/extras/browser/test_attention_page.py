@@ -102,6 +102,15 @@ def test_a_token_with_the_focus_shows_its_lines(opened):
     assert {query for query, _ in lines(page)} == {2}
 
 
+def test_the_title_of_a_token_has_the_weight_shown_or_none(opened):
+    page = opened(study())
+    memory = page.locator(".token[data-side=memory]").first
+    page.hover(".token[data-side=query] >> nth=0")
+    assert memory.get_attribute("title").startswith("▁Wir: ")
+    memory.hover()
+    assert memory.get_attribute("title") == "▁Wir"
+
+
 def test_layer_and_head_are_picked_with_the_mouse_and_with_keys(opened):
     page = opened(study(layers=3, heads=4))
     page.click(".thumbnails button[value='1.2']")
