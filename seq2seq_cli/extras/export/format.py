@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from seq2seq_cli.model.transformer import Transformer
 
 # Options that do not change what a translation is, and the options that `length_limits` uses.
-_NOT_SEARCH = ("precision", "engine", "tokens_per_batch", "n_best", "seed", "sampling", "tag")
+_NOT_SEARCH = ("precision", "engine", "tokens_per_batch", "n_best", "seed", "tag")
 _LENGTHS = ("max_len_factor", "max_len_extra", "min_len_factor", "min_len_extra")
 _MOST_TAGS = 20  # that a README lists
 # Options of section `model` that every format supports, with their values; None: all values, but
@@ -144,6 +144,7 @@ class Format(ABC):
     def notes(self, config: Config, tokenizers: Tokenizers) -> str:
         """Return what the README says of unsupported search options, tags and features."""
         known, notes = {*self.search_options, *_LENGTHS, *_NOT_SEARCH}, ""
+        known |= {"sampling"} if "temperature" in known else set()
         options = config.decoding
         if unknown := [f"`decoding.{name}`" for name in _given(options) if name not in known]:
             notes += f"\nUnsupported options of the run: {', '.join(unknown)}.\n"

@@ -10,13 +10,21 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpora, Corpus
 from seq2seq_cli.paths import is_remote
 
-# An absolute path or a URL within a text, as in `--set data.train.src=/home/me/a.de`.
+# Within a text, as in `--set data.train.src=/home/me/a.de`: a URL, whose query may be secret, and a
+# path that is absolute or leads out of the folder.
+_URL = re.compile(
+    r"\b[A-Za-z][A-Za-z0-9+]*:/(?P<path>(?:/[^\s/?#,;\"'\[\]{}()]+)+/?)"
+    r"(?:[?#][^\s\"']*?(?=[,;\]})]*(?:[\s\"']|\Z)))?"
+)
 _QUOTED = re.compile(r"([\"'])[~/][^\"']*\1")
-_ABSOLUTE = re.compile(r"(?<![\w.~-])(?:[a-z][a-z0-9+]*:/)?~?(?:/[^\s/,;\"'\[\]{}()]+)+/?")
+_PATH = re.compile(r"(?<![\w.~/-])(?:~|\.\.)?(?:/[^\s/,;\"'\[\]{}()]+)+/?")
 
 
 def portable_config(config: Config) -> Config:
-    """Return the config with names of files in place of absolute paths; relative paths stay."""
+    """Return the config with names of files in place of absolute paths and URLs.
+
+    Relative paths into the folder stay.
+    """
     data, reuse = config.data, config.tokenizer.reuse
     corpora = {"train": _portable(data.train), "valid": _portable(data.valid or ()) or None}
     corpora["general"] = _portable(data.general or ()) or None
@@ -30,8 +38,7 @@ def portable_record(value: Any, config: Config) -> Any:
     corpora = (*data.train, *(data.valid or ()), *(data.general or ()))
     paths: list[Any] = [path for corpus in corpora for path in corpus.paths]
     paths += [config.tokenizer.reuse] if config.tokenizer.reuse is not None else []
-    absolute = {str(path) for path in paths if not is_remote(path) and path.is_absolute()}
-    known = sorted(absolute, key=len, reverse=True)
+    known = sorted({str(path) for path in paths if _names_folder(path)}, key=len, reverse=True)
 
     def portable(text: str) -> str:
         for path in known:  # which may contain spaces
@@ -42,14 +49,15 @@ def portable_record(value: Any, config: Config) -> Any:
 
 
 def portable_text(text: str) -> str:
-    """Return a text with the names of files in place of absolute paths and URLs."""
+    """Return a text with the names of files in place of URLs and paths out of the folder."""
+    text = _URL.sub(lambda match: PurePath(match["path"]).name, text)
     if text.startswith(("/", "~")):
         return PurePath(text).name
     name, separator, value = text.partition("=")
     if separator and value.startswith(("/", "~")):
         return f"{name}={PurePath(value).name}"
     text = _QUOTED.sub(lambda match: f"{match[1]}{PurePath(match[0]).name}", text)
-    return _ABSOLUTE.sub(lambda match: PurePath(match[0]).name, text)
+    return _PATH.sub(lambda match: PurePath(match[0]).name, text)
 
 
 def portable_command(arguments: Sequence[object]) -> str:
@@ -79,5 +87,10 @@ def _portable(corpora: Corpora) -> tuple[Corpus, ...]:
 
 
 def _portable_path(path: Any) -> str:
-    names_folder = is_remote(path) or path.is_absolute() or ".." in path.parts
-    return str(path.name if names_folder else path)
+    if is_remote(path):
+        return PurePath(str(path).partition("?")[0]).name
+    return path.name if _names_folder(path) else str(path)
+
+
+def _names_folder(path: Any) -> bool:
+    return not is_remote(path) and (path.is_absolute() or ".." in path.parts)

@@ -16,10 +16,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from number_task import FAST, numbers_config, write_config
 
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.extras.export.exporter import DIFFICULT_LINES
 from seq2seq_cli.extras.export.huggingface_tokenizer import fast_tokenizer
-from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer
+from seq2seq_cli.extras.export.limits import FORMATS, format_named
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, load_tokenizers
 
 ct2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")
@@ -97,6 +100,15 @@ def test_exported_model_gives_the_same_translations(run, file_format, seq2seq, t
     assert "import" in (tmp_path / "out/README.md").read_text()
     message = seq2seq("export", run, "--format", file_format, "--output", tmp_path / "out").error()
     assert "not an empty folder" in message
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_readme_says_which_formats_do_not_sample(trained_shared, name):
+    sampling = ["decoding.sampling=true", "decoding.top_k=5", "decoding.beam_size=1"]
+    config = load_config(trained_shared / "config.yaml", sampling)
+    tokenizers = load_tokenizers(RunFolder(trained_shared), config.tokenizer)
+    notes = format_named(name).notes(config, tokenizers)
+    assert ("`decoding.sampling`" in notes) == (name in ("marian", "argos"))
 
 
 LINES = ["1 2", "3\t7\u00a08  9", "", " \t", "1 2 3 4 5 6"]

@@ -68,17 +68,20 @@ def test_paths_of_this_machine_become_names(trained, tmp_path):
         {"src": "/home/me/my text/a.de", "tgt": "../other/b.en"},
         {"pairs": "s3://bucket/text/*.tsv.gz"},
         {"pairs": "text/x.tsv"},
+        {"pairs": "s3://bucket/my text/y.tsv?versionId=a/b"},
     ]
     data = DataConfig.model_validate({"train": corpora})
     config = config.model_copy(update={"data": data})
     paths = [str(path) for c in portable_config(config).data.train for path in c.paths]
-    assert paths == ["a.de", "b.en", "*.tsv.gz", "text/x.tsv"]
+    assert paths == ["a.de", "b.en", "*.tsv.gz", "text/x.tsv", "y.tsv"]
     recorded = {"command": ["/usr/bin/seq2seq", "--set", "data.train.src=/home/me/my text/a.de"]}
     recorded |= {"changed": [{"from": "{src: /home/me/my text/a.de, tgt: /tmp/b.en}"}], "n": 3}
+    recorded["to"] = "{tgt: ../other/b.en}"
     assert portable_record(recorded, config) == {
         "command": ["seq2seq", "--set", "data.train.src=a.de"],
         "changed": [{"from": "{src: a.de, tgt: b.en}"}],
         "n": 3,
+        "to": "{tgt: b.en}",
     }
 
 
@@ -90,7 +93,10 @@ def test_paths_of_this_machine_become_names(trained, tmp_path):
         ("runs/one", "runs/one"),
         ("either/or and 1/2", "either/or and 1/2"),
         ("see '/a/b c/d' or (/e/f)", "see 'd' or (f)"),
+        ("--from=../runs/one", "--from=one"),
         ("https://example.org/a/b", "b"),
+        ("data.train.pairs=https://a.org/b/c.tsv?key=/SECRET,&x=y", "data.train.pairs=c.tsv"),
+        ("{src: https://a.org/b/c.de?key=SECRET, tgt: s3://d/e.en}", "{src: c.de, tgt: e.en}"),
     ],
 )
 def test_paths_in_texts(text, expected):
