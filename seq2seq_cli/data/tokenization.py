@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from seq2seq_cli.processes import ordered_pool
 from seq2seq_cli.text.corpus import Pair
-from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizers
 
 Ids = npt.NDArray[np.int32]
 
@@ -46,20 +46,14 @@ def splitter(
     if num_processes == 1:
         yield lambda pairs: (tokenize(x, tokenizers, max_length) for x in chunks_of(pairs))
         return
-    models = [tokenizer.model for tokenizer in tokenizers]
-    start = (models, tokenizers.is_shared, max_length)
-    with ordered_pool(num_processes, _tokenization, *start) as tokenize_all:
+    with ordered_pool(num_processes, _tokenization, tokenizers, max_length) as tokenize_all:
         yield lambda pairs: tokenize_all(chunks_of(pairs))
 
 
 def _tokenization(
-    models: Sequence[bytes], is_shared: bool, max_length: int | None
+    tokenizers: Tokenizers, max_length: int | None
 ) -> Callable[[list[Pair]], TokenizedChunk]:
-    src = Tokenizer.from_model(models[0])
-    tgt = Tokenizer.from_model(models[1], src if is_shared else None)
-    return functools.partial(
-        tokenize, tokenizers=Tokenizers(src, tgt), max_length=max_length, num_threads=1
-    )
+    return functools.partial(tokenize, tokenizers=tokenizers, max_length=max_length, num_threads=1)
 
 
 def tokenize(
