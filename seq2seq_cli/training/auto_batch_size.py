@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
+from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config, TrainingConfig
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
@@ -23,7 +23,7 @@ from seq2seq_cli.machine import peak_memory, retain_freed_pages
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
-from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.oom import free_memory
@@ -41,7 +41,7 @@ _LARGER_IF_SAMPLED = 1.25  # size of the largest batch with subword sampling, wh
 
 def find_tokens_per_batch(
     config: Config,
-    tokenizers: Tokenizers,
+    build_model: Callable[[], Transformer],
     store: TokenStore,
     drawn: Sequence[int],
     num_processes: int,
@@ -49,8 +49,9 @@ def find_tokens_per_batch(
 ) -> Config:
     """Return the config with a number in place of `training.tokens_per_batch: auto`.
 
-    `drawn` is how many pairs an epoch draws from each corpus. Raises UserError if not even one pair
-    for each process fits into memory.
+    `drawn` is how many pairs an epoch draws from each corpus. `build_model`, which can be pickled,
+    builds the model to train. Raises UserError if not even one pair for each process fits into
+    memory.
     """
     if config.training.tokens_per_batch != "auto":
         return config
@@ -64,8 +65,7 @@ def find_tokens_per_batch(
         whole = int(np.dot(np.maximum(src, tgt), counts))
         positions += whole * count / max(1, end - start)
     most = max(longest, min(MOST_TOKENS, round(positions) // FEWEST_BATCHES))
-    sizes = (len(tokenizers.src), len(tokenizers.tgt))
-    model = TrialModel(config, *sizes, tokenizers.is_shared, longest)
+    model = TrialModel(build_model, config.training, longest)
     used = _USED / (_LARGER_IF_SAMPLED if config.training.subword_sampling.is_on else 1)
     wanted = math.ceil(most / used / (longest * num_processes))  # sentences of each process
     if device.type == "cuda":
@@ -88,21 +88,17 @@ def find_tokens_per_batch(
 class TrialModel(NamedTuple):
     """The properties of model and text that the memory of an update depends on."""
 
-    config: Config
-    src_vocab: int
-    tgt_vocab: int
-    is_shared: bool
+    build: Callable[[], Transformer]
+    training: TrainingConfig
     longest: int  # tokens of both sides
 
 
 def make_trial(trial: TrialModel, device: torch.device) -> Callable[[int], bool]:
     """Return a function that makes an update with so many of the longest sentences.
 
-    The model has the shape of the one to train. The function returns False when out of memory.
+    It returns False when out of memory.
     """
-    training = trial.config.training
-    sizes = (trial.src_vocab, trial.tgt_vocab)
-    model = Transformer(trial.config.model, *sizes, trial.is_shared, PAD_ID).to(device)
+    training, model = trial.training, trial.build().to(device)
     batch_loss = build_loss(model, training, device)
     optimizer = build_optimizer(model, training)
     ema = None if training.ema_decay is None else Ema(model, training.ema_decay)

@@ -1,5 +1,6 @@
 """Setting up a run: reads the text, learns the vocabulary, resolves `auto`, builds the model."""
 
+import functools
 import logging
 import math
 
@@ -114,8 +115,9 @@ def load_data(
         config = settle_metric(config, valid)
     weights = [corpus.weight for corpus in text.corpora]
     drawn = pairs_per_epoch(train.sizes, weights, data.sampling_temperature)
+    build = functools.partial(make_model, config, tokenizers)
     config = find_tokens_per_batch(
-        config, tokenizers, train, drawn, parallel.world_size, hooks.available_memory
+        config, build, train, drawn, parallel.world_size, hooks.available_memory
     )
     training = config.training
     batches = BatchSampler(

@@ -32,7 +32,8 @@ from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.parallel.launcher import launch
 from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.parallel.strategy import SingleProcess
-from seq2seq_cli.training.run import Run
+from seq2seq_cli.training.run import Hooks, Run
+from seq2seq_cli.training.setup import set_up_run
 from seq2seq_cli.training.step import train_step
 
 BATCHES = [random_batch(6, 5, seed=1), random_batch(9, 8, seed=2), random_batch(3, 12, seed=3)]
@@ -229,9 +230,10 @@ def test_largest_that_fits_is_found_within_five_percent(limit):
     assert 0.95 * min(limit, 500) <= found <= min(limit, 500)
 
 
-def trial_model(config: Path, **model: int) -> TrialModel:
-    loaded = load_config(config, [f"model.{name}={value}" for name, value in model.items()])
-    return TrialModel(loaded, 30, 40, is_shared=False, longest=12)
+def trial_model(path: Path) -> TrialModel:
+    config = load_config(path)
+    build = partial(Transformer, config.model, 30, 40, shared=False, pad_id=0)
+    return TrialModel(build, config.training, longest=12)
 
 
 def test_auto_batch_size_tries_the_longest_sentences(config):
@@ -253,6 +255,19 @@ def test_auto_batch_size_tries_the_longest_sentences(config):
 def test_auto_batch_size_is_zero_if_the_model_does_not_fit(config):
     with before_update(raise_out_of_memory):
         assert sentences_on_gpu(trial_model(config), torch.device("cpu"), 20) == 0
+
+
+@pytest.mark.slow
+def test_auto_batch_size_tries_the_model_to_train(config, caplog):
+    """Frozen parts count, for instance; here they leave nothing to try."""
+    frozen = "training.freeze=[embeddings,encoder,decoder,projection]"
+    loaded = load_config(config, ["training.tokens_per_batch=auto", frozen])
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.raises(UserError, match=r"training\.freeze leaves no parameters to train"),
+    ):
+        set_up_run(loaded, ALONE, Hooks())
+    assert caplog.messages[-1].startswith("looking for the largest tokens_per_batch")
 
 
 @pytest.mark.slow
