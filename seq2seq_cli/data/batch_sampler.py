@@ -105,18 +105,9 @@ class BatchSampler:
             position = max(0, position - size)
         return batches
 
-    def padding(self) -> float:
-        """Return the fraction of positions that is padding, in the first buffer of an epoch."""
-        return self.buffer(self._order(1)[0]).padding()
-
-    def largest_batches(self) -> list[Batch]:
-        """Return the batches of an epoch that need the most memory in layers and in attention.
-
-        These are the one with the most positions and the one with the most attention weights, which
-        may be the same; of a large text, in the first buffer. With subword sampling they are
-        planned batches, which have more padding after sampling than the batches of the epoch.
-        """
-        return self.buffer(self._order(1)[0]).largest_batches()
+    def first_buffer(self) -> "ShuffleBuffer":
+        """Return the buffer that the first epoch begins with, which has all pairs or many."""
+        return self.buffer(self._order(1)[0])
 
     def _order(self, epoch: int) -> list[int]:
         """Return the order of the buffers in an epoch."""
@@ -247,7 +238,12 @@ class ShuffleBuffer:
         return len(pairs) * int(src[pairs].max() + tgt[pairs].max())
 
     def largest_batches(self) -> list[Batch]:
-        """See `BatchSampler.largest_batches`."""
+        """Return the batches of an epoch that need the most memory in layers and in attention.
+
+        These are the one with the most positions and the one with the most attention weights, which
+        may be the same. With subword sampling they are planned batches, which have more padding
+        after sampling than the batches of the epoch.
+        """
 
         def attention_weights(pairs: Indices) -> int:  # of the longer side, of each head
             return len(pairs) * max(int(lengths[pairs].max()) for lengths in self._lengths) ** 2

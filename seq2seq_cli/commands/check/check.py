@@ -90,7 +90,7 @@ def _run_longest_batches(run: Run) -> LongestBatches:
         torch.cuda.reset_peak_memory_stats()
     before = peak_memory_mb(device)
     shapes, seconds = [], []
-    for batch in run.data.batches.largest_batches():
+    for batch in run.data.batches.first_buffer().largest_batches():
         seconds.append(timed_update(run, [batch]))
         shapes.append(BatchShape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
     peak = peak_memory_mb(device)

@@ -100,7 +100,7 @@ def summary_json(run: Run) -> dict[str, Any]:
             "warmup_updates": run.state.plan.warmup,
             "updates_per_epoch": run.updates_per_epoch,
             "batches_per_epoch": len(run.data.batches),
-            "padding": run.data.batches.padding(),
+            "padding": run.data.batches.first_buffer().padding(),
         },
         "length_limit": run.data.statistics.length_limit.resolve(config.decoding).model_dump(
             include={"max_len_factor", "max_len_extra"}
@@ -198,14 +198,14 @@ def _validation(config: Config) -> str:
 
 def _training(run: Run) -> str:
     training, batches, plan = run.config.training, run.data.batches, run.state.plan
-    passes = plan.total / run.updates_per_epoch
+    passes, padding = plan.total / run.updates_per_epoch, batches.first_buffer().padding()
     hours = f" or as many as fit into {plan.hours:g} hours" if plan.hours else ""
     averages = f"; EMA {training.ema_decay:g}" if training.ema_decay is not None else ""
     if training.average_checkpoints is not None:
         averages += f"; average of the last {training.average_checkpoints} checkpoints"
     return (
         f"{plan.total:,} updates ({limit_of_updates(training, plan)}){hours}, {passes:.1f} "
-        f"epochs of {len(batches):,} batches ({batches.padding():.1%} padding); "
+        f"epochs of {len(batches):,} batches ({padding:.1%} padding); "
         f"{training.optimizer}, lr {training.lr:g}, {training.schedule} after "
         f"{plan.warmup:,} updates of warm-up{averages}"
     )
