@@ -20,6 +20,8 @@ _MAY_DIFFER = (
     *("dropout", "attention_dropout", "activation_dropout", "ngram_dropout"),
     *("tie_embeddings", "feature_positions"),
 )
+# The weights with a row for each token, by their names.
+_BY_TOKEN = {"source": ("src_embedding.",), "target": ("tgt_embedding.", "projection.")}
 
 
 def with_options_of(source: Path, config: Config) -> Config:
@@ -95,27 +97,21 @@ def start_from(source: Path, run: Run) -> None:
             f"--from {source}: with model.ngrams, n-grams are found by the ids of their tokens, so "
             "the source vocabulary must stay the same: leave out section tokenizer and new tags"
         )
+    weights = dict(old.named_parameters(remove_duplicate=False))  # tied ones by both names
     with torch.no_grad():
-        weights = dict(old.named_parameters())
         for name, parameter in new.named_parameters():
-            if not name.startswith(("src_embedding.", "tgt_embedding.", "projection.")):
+            if not name.startswith((*_BY_TOKEN["source"], *_BY_TOKEN["target"])):
                 parameter.copy_(weights[name])
-    sides = zip(("source", "target"), other.tokenizers, run.data.tokenizers, strict=True)
-    for side, old_tokenizer, new_tokenizer in sides:
+    sides = zip(_BY_TOKEN.items(), other.tokenizers, run.data.tokenizers, strict=True)
+    for (side, names), old_tokenizer, new_tokenizer in sides:
         ids = {piece: i for i, piece in enumerate(old_tokenizer.pieces())}
         pairs = [(ids[p], i) for i, p in enumerate(new_tokenizer.pieces()) if p in ids]
-        matrices = [
-            (old.tgt_embedding.weight, new.tgt_embedding.weight),
-            (old.projection.weight, new.projection.weight),
-        ]
-        if new.projection.bias is not None and old.projection.bias is not None:
-            matrices.append((old.projection.bias, new.projection.bias))
-        if side == "source":
-            matrices = [(old.src_embedding.weight, new.src_embedding.weight)]
         rows_from, rows_to = (torch.tensor(column) for column in zip(*pairs, strict=True))
         with torch.no_grad():
-            for old_VD, new_VD in matrices:
-                new_VD[rows_to.to(new_VD.device)] = old_VD[rows_from].to(new_VD.device)
+            for name, new_VD in new.named_parameters(remove_duplicate=False):
+                if name.startswith(names):
+                    rows = weights[name][rows_from].to(new_VD.device)
+                    new_VD[rows_to.to(new_VD.device)] = rows
         logger.info(
             f"{side} vocabulary: the embeddings of {len(pairs):,} of {len(new_tokenizer):,} tokens "
             f"are copied from {source}; {len(new_tokenizer) - len(pairs):,} new tokens are "
