@@ -95,7 +95,7 @@ def own_part(path: Path, make: Callable[[Path], None] = Path.mkdir) -> Iterator[
     for left in [each for each in path.parent.iterdir() if name.fullmatch(each.name)]:
         with suppress(OSError), _held(left) as is_held:
             if is_held:
-                _remove(left)
+                remove(left)
     for _ in range(_MOST_TRIES):
         part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         try:
@@ -110,11 +110,12 @@ def own_part(path: Path, make: Callable[[Path], None] = Path.mkdir) -> Iterator[
             error.filename = str(error.filename or path).replace(str(part), str(path))
             raise
         finally:
-            _remove(part)
+            remove(part)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if there is one and the system lets us."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)

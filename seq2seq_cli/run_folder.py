@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seq2seq_cli.errors import DamagedFileError, ReplacedFileError, UserError
-from seq2seq_cli.files import MEBIBYTE, lock, naming, read_bounded, read_json
+from seq2seq_cli.files import MEBIBYTE, lock, naming, read_bounded, read_json, remove
 
 logger = logging.getLogger(__name__)
 
@@ -278,10 +277,7 @@ class RunFolder:
             here = [p for p in self.path.glob("*.part") if _without_part(p.name) in known]
             inside = [*self.checkpoints.glob("**/*.part"), *self.best.glob("*.part")]
             for part in (*here, *inside):  # of a training, not of `translate`
-                if part.is_dir():
-                    shutil.rmtree(part, ignore_errors=True)
-                else:
-                    part.unlink(missing_ok=True)  # it was in a folder
+                remove(part)
             yield
         finally:
             with suppress(OSError):
