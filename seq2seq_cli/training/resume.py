@@ -155,7 +155,8 @@ def resume_run(
         )
     check_same_state(begun.training.optimizer, config.training.optimizer)
     check_vocabulary(folder, config, manifest)
-    if source is not None and manifest.get("from") != str(source):
+    origin = manifest.get("from")
+    if source is not None and (origin is None or Path(str(origin)).resolve() != source.resolve()):
         raise UserError(
             f"the run in {folder.path} did not start from {source}; leave out --from to "
             "continue it, or start another run with --run-dir"
