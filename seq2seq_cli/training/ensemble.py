@@ -14,7 +14,7 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import evaluate_corpus
 from seq2seq_cli.files import write_json
-from seq2seq_cli.machine import num_cores
+from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.weights import read_model_scores
@@ -22,6 +22,7 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.choose_search import choose_search_of_ensemble
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.parallel.launcher import launch_each
+from seq2seq_cli.training.run import Hooks
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +48,15 @@ def train_ensemble(
         folder.ensure_new_or_empty()
     if folder.ensemble.is_file() and (trained := len(folder.members())) > num_members:
         raise UserError(f"{run_dir} has {trained} members already: give --ensemble {trained}")
+    at_once = min(num_members, members_at_once(config))
+    start = functools.partial(
+        train, source=source, allow_changed=allow_changed, hooks=hooks_of_one(at_once)
+    )
     works = {}
     for number in range(1, num_members + 1):
         path = folder.member(number).path
         own = config.updated(training={"seed": config.training.seed + number - 1})
-        work = functools.partial(train, own, path, source=source, allow_changed=allow_changed)
-        works[str(path)] = work
-    at_once = min(num_members, members_at_once(config))
+        works[str(path)] = functools.partial(start, own, path)
     logger.info(f"training {num_members:,} members in {run_dir}, {at_once:,} at once")
     launch_each(works, at_once)
     if not folder.ensemble.is_file() or len(folder.members()) != num_members:
@@ -71,6 +74,15 @@ def members_at_once(config: Config) -> int:
     asked = config.training.processes
     cores = min(num_cores(), torch.get_num_threads())
     return max(1, cores // (1 if asked == "auto" else asked))
+
+
+def hooks_of_one(at_once: int) -> Hooks:
+    """Return the hooks of one of `at_once` trainings, which has its share of the memory."""
+    return Hooks(available_memory=functools.partial(_share_of_memory, at_once))
+
+
+def _share_of_memory(at_once: int) -> int:
+    return available_memory() // at_once
 
 
 def scores_of(folder: RunFolder, config: Config) -> str:

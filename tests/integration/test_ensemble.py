@@ -19,7 +19,9 @@ from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.machine import available_memory
 from seq2seq_cli.processes import ProcessDiedError
+from seq2seq_cli.training.ensemble import hooks_of_one
 from seq2seq_cli.training.parallel.launcher import launch_each
 
 LINES = ("1 2 3", "", "9 0 4 4", "5")
@@ -222,3 +224,8 @@ def test_a_signal_that_comes_too_late_for_a_member_stops_the_caller(imports_shar
     with pytest.raises(Interrupted) as stop:
         launch_each({"": partial(signal_and_finish, os.getpid(), signal.SIGTERM)}, 1)
     assert stop.value.exit_status == 143
+
+
+def test_members_side_by_side_share_the_memory():
+    """With `training.tokens_per_batch: auto` none plans with the memory of all."""
+    assert hooks_of_one(1_000).available_memory() < available_memory() / 100

@@ -27,7 +27,7 @@ from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import hash_of_files, readable_pairs
-from seq2seq_cli.training.ensemble import members_at_once
+from seq2seq_cli.training.ensemble import hooks_of_one, members_at_once
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.parallel.launcher import launch_each
 
@@ -112,13 +112,16 @@ def train_teachers(teachers: Mapping[str, Config], folder: Path, mixed: RunFolde
     Raises UserError if the run `mixed` has learned from others.
     """
     config = teachers["forward"]
+    at_once = min(len(teachers), members_at_once(config))
     works = {
-        str(folder / name): functools.partial(train, each, folder / name)
+        str(folder / name): functools.partial(
+            train, each, folder / name, hooks=hooks_of_one(at_once)
+        )
         for name, each in teachers.items()
     }
 
     def make() -> tuple[Sequence[Path], Facts]:
-        launch_each(works, min(len(works), members_at_once(config)))
+        launch_each(works, at_once)
         return [RunFolder(folder / name).model for name in teachers], {}
 
     texts = [text_inputs(text) for text in (config.train_text, config.valid_text) if text]
