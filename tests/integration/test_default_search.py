@@ -124,6 +124,8 @@ def test_an_ensemble_has_a_search_of_its_own(run, seq2seq, tmp_path):
     (ensemble / "search.json").write_text(json.dumps(own | {"beam_size": 5, "length_penalty": 0}))
     assert translated(seq2seq, ensemble) == translated(seq2seq, ensemble, *in_full(5, 0))
     assert translated(seq2seq, ensemble) != of_members
+    with_another = translated(seq2seq, ensemble, "--ensemble", run)  # the search of the first
+    assert with_another == translated(seq2seq, ensemble, "--ensemble", run, *in_full(5, 0))
 
 
 def test_a_trained_ensemble_has_chosen_its_search(config, run, tmp_path):

@@ -74,9 +74,8 @@ class Job:
         load = functools.partial(
             Translator.load, device=self.device, overrides=self.overrides, which=self.which
         )
-        if len(self.run_dirs) == 1:
-            return load(self.run_dirs[0])
-        return Translator.ensemble([load(member.path) for member in self.members])
+        loaded = [load(run) for run in self.run_dirs]
+        return loaded[0] if len(loaded) == 1 else Translator.ensemble(loaded)
 
     def parse(self, number: int, line: str) -> TranslationInput:
         """Read an input from a line; the first line has number 0."""

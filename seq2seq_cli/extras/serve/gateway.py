@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from seq2seq_cli.config.languages import LanguagePair, language_name
 from seq2seq_cli.extras.serve.documents.document import Document
+from seq2seq_cli.extras.serve.documents.formats import Reader, words_of
 from seq2seq_cli.extras.serve.languages import Detected, detect, find_language
 from seq2seq_cli.extras.serve.request_fields import Fields, Limits, check_length
 from seq2seq_cli.extras.serve.responses import CLIENT_GONE, RequestError, invalid, is_deepl
@@ -74,7 +75,9 @@ class Gateway:
         if not any(hmac.compare_digest(token, expected) for token in tokens):
             raise RequestError(403, "Invalid API key")
 
-    def route(self, text: str, source: str, target: str) -> tuple[int | None, Detected | None]:
+    def route(
+        self, text: str, read: Reader, source: str, target: str
+    ) -> tuple[int | None, Detected | None]:
         """Return the run that translates a text, and its language if `source` is auto.
 
         The run is None if the text is in the target language. Raises RequestError if no run has the
@@ -92,7 +95,7 @@ class Gateway:
         if source.lower() == "auto":
             sources = [pair.src for pair in self.pairs if pair.tgt == tgt]
             sources = sources or [pair.src for pair in self.pairs]
-            detected, *others = detect(text, dict.fromkeys([*sources, tgt]))
+            detected, *others = detect(words_of(text, read), dict.fromkeys([*sources, tgt]))
             if detected.language == tgt and detected.confidence < _MIN_CONFIDENCE:
                 if not others:
                     message = f"{language_name(tgt)} ({tgt}) is not available as a target language"
@@ -149,7 +152,7 @@ class Gateway:
         turns, runs = self.turns(texts), self.service.runs
 
         def read(text: str) -> TextTranslation:
-            run, detected = self.route(text, source, target)
+            run, detected = self.route(text, options.read, source, target)
             if run is None:
                 return TextTranslation(Document((text,)), 0, options, detected)
             document = options.read(text, runs[run].splitter)

@@ -12,11 +12,11 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from seq2seq_cli.config.languages import language_name
-from seq2seq_cli.extras.serve.documents.formats import READERS
+from seq2seq_cli.extras.serve.documents.formats import READERS, Reader, words_of
 from seq2seq_cli.extras.serve.gateway import MAX_WITH_ATTENTION, Gateway, unless_gone
 from seq2seq_cli.extras.serve.glossary import Glossary
 from seq2seq_cli.extras.serve.languages import Detected, detect
-from seq2seq_cli.extras.serve.request_fields import check_length
+from seq2seq_cli.extras.serve.request_fields import Fields, check_length
 from seq2seq_cli.extras.serve.responses import Json, RequestError, invalid
 from seq2seq_cli.extras.serve.scheduler import Submission
 from seq2seq_cli.extras.serve.text_translation import TranslationOptions
@@ -37,11 +37,8 @@ class LibreTranslate:
         fields = await self._gateway.fields(request)
         texts = fields.texts("q")
         source, target = fields.text("source"), fields.text("target")
-        text_format = fields.text("format", "text") or "text"
-        if text_format not in READERS:
-            raise invalid(f"{text_format} format is not supported")
         options = TranslationOptions(
-            read=READERS[text_format],
+            read=_reader(fields),
             alternatives=fields.whole_number("alternatives", self._gateway.limits.alternatives),
             glossary=Glossary(fields.glossary("glossary")),
             alignments=fields.flag("alignments"),
@@ -113,10 +110,13 @@ class LibreTranslate:
 
     async def detect(self, request: Request) -> Response:
         """List the languages by how probable it is that the text is in them."""
-        text = (await self._gateway.fields(request)).text("q")
+        fields = await self._gateway.fields(request)
+        text, read = fields.text("q"), _reader(fields)
         check_length([text], self._gateway.limits)
+        turns = self._gateway.turns([text])
         async with self._gateway.in_time():
-            found = await self._gateway.turns([text]).call(detect, text, self._gateway.languages)
+            words = await turns.call(words_of, text, read)
+            found = await turns.call(detect, words, self._gateway.languages)
         return Json([each._asdict() for each in found])
 
     async def settings(self, request: Request) -> Response:
@@ -153,6 +153,13 @@ class _EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.closing(self._submission):
             await super().__call__(scope, receive, send)
+
+
+def _reader(fields: Fields) -> Reader:
+    name = fields.text("format", "text") or "text"
+    if name not in READERS:
+        raise invalid(f"{name} format is not supported")
+    return READERS[name]
 
 
 def _report(text: str, detected: Detected | None) -> dict[str, Any]:

@@ -318,6 +318,25 @@ def test_text_in_the_target_language_stays(guarded: Served, server: Served):
     )
 
 
+def test_markup_has_no_language(guarded: Served):
+    """Only words that would be translated are looked at."""
+    command = "run this command; when it has finished, you can start the server and the browser"
+    documents = {
+        "html": f"<p>Drei Häuser und eine Straße.</p><pre><code>{command}</code></pre>",
+        "markdown": f"Drei Häuser und eine Straße.\n\n```\n{command}\n```\n",
+    }
+    token = {"api_key": "s3cret"}
+    for name, text in documents.items():
+        fields = {"q": text, "source": "auto", "target": "en", "format": name, **token}
+        answer = guarded.ask("/translate", fields).json
+        assert answer["detectedLanguage"]["language"] == "de"
+        for sent, language in ((name, "de"), ("text", "en")):
+            found = guarded.ask("/detect", {"q": text, "format": sent, **token}).json
+            assert found[0]["language"] == language
+    refused = guarded.ask("/detect", {"q": "eins", "format": "pdf", **token})
+    assert refused.json == {"error": "Invalid request: pdf format is not supported"}
+
+
 def events(answer_body: bytes) -> list[tuple[str, dict]]:
     blocks = answer_body.decode().strip().split("\n\n")
     return [

@@ -30,3 +30,10 @@ READERS: dict[FormatName, Reader] = {
     "subtitles": read_subtitles,
     "xml": read_xml,
 }
+
+
+def words_of(text: str, read: Reader) -> str:
+    """Return the sentences of a text, without markup; the text itself if it has none."""
+    if read is read_plain_text:
+        return text
+    return "\n".join(each.text for each in read(text, SentenceSplitter()).sentences) or text

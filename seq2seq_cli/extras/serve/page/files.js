@@ -57,7 +57,7 @@ async function translated(file, fields, row) {
   const send = (path, sent) => ask(path, sent, row.signal, (key, values) => row.tell(key, values));
   let { source } = fields;
   if (source === "auto" && text) { // detected once for all pieces
-    const languages = await send("detect", { q: pieces[0] });
+    const languages = await send("detect", { q: pieces[0], format });
     source = languages.find(({ language }) => canTranslate(language, fields.target)).language;
   }
   let [result, done] = [mark, 0];
