@@ -227,6 +227,8 @@ def measure_decoding(
     """Translate a file or the validation text in each precision (None: all), in new processes."""
     is_cpu = choose_device(device).type == "cpu"
     precisions = precisions or (["fp32", "bf16", "int8"] if is_cpu else ["fp32", "bf16"])
+    if any(override.startswith("decoding.precision") for override in overrides):
+        raise UserError("bench translate measures each --precision: leave out decoding.precision")
     run = RunFolder(run_dir)
     run.weights()  # reports errors before processes are started
     for precision in precisions:
@@ -289,7 +291,7 @@ def _measure_decoding(
         sentences_per_second=len(lines) / seconds,
         tokens_per_second=num_tokens / seconds,
         p50_ms=1_000 * statistics.median(latencies),
-        p95_ms=1_000 * latencies[int(0.95 * (len(latencies) - 1))],
+        p95_ms=1_000 * latencies[math.ceil(0.95 * len(latencies)) - 1],
         memory_mb=peak_memory() / (1 << 20),
     )
 

@@ -287,6 +287,23 @@ def _languages(options: dict[str, Any]) -> LanguagePair | None:
     return None
 
 
+def _add_sampling(model: ForeignModel, search: dict[str, Any]) -> None:
+    """Add how to sample; transformers samples from 50 tokens unless told otherwise."""
+    if model.decoding.get("beam_size", 1) != 1:
+        model.notes.append("do_sample with num_beams has no equivalent")
+        return
+    model.decoding["sampling"] = True
+    top_k = search.get("top_k", 50)
+    if isinstance(top_k, int) and top_k > 0:
+        model.decoding["top_k"] = top_k
+    for name, least, most in (("temperature", 1e-6, 1e3), ("top_p", 1e-6, 1.0)):
+        value = search.get(name, 1.0)
+        if isinstance(value, int | float) and least <= value <= most:
+            model.decoding[name] = float(value)
+        else:
+            model.notes.append(f"{name} {value} has no equivalent")
+
+
 def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, Any]) -> None:
     """Add the search options of generation_config.json, or of config.json in older models."""
     beam, longest = search.get("num_beams", 1), search.get("max_length", _LONGEST)
@@ -311,6 +328,8 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
                 model.decoding[name] = float(value)
             else:
                 model.notes.append(f"{name} {value} has no equivalent")
+    if search.get("do_sample") is True:
+        _add_sampling(model, search)
     size = search.get("no_repeat_ngram_size")
     if isinstance(size, int) and size > 0:
         model.decoding["no_repeat_ngram_size"] = size

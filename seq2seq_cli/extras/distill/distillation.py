@@ -248,9 +248,17 @@ def student_yaml(task: Task) -> Path:
 def student_config(
     task: Task, translated: Sequence[Corpus], valid: ParallelText, teacher: Config
 ) -> Config:
-    """Return the config of the student: the given one, or a new one for these pairs."""
+    """Return the config of the student: the given one, or a new one for these pairs.
+
+    Raises UserError for a given one that would train on reversed pairs.
+    """
     if task.config is not None:
         data, decoding = task.config.data, task.config.decoding
+        if data.direction == "reverse":
+            raise UserError(
+                "--config has data.direction reverse, but the teacher's translations are targets: "
+                "exchange src and tgt of its text instead"
+            )
         update = {"train": (*translated, *data.train), "valid": data.valid or valid.corpora}
         tag = {"tag": decoding.tag or teacher.decoding.tag}  # which the translated pairs have
         return task.config.updated(data=update, decoding=tag)

@@ -94,6 +94,11 @@ def turned_around(config: Config) -> Config:
         )
     if config.valid_text is None:
         raise UserError("diversify needs data.valid, to choose and to compare models")
+    if config.tokenizer.reuse is not None and not config.tokenizer.shared:
+        raise UserError(
+            "diversify with tokenizer.reuse needs a vocabulary that both sides share "
+            "(tokenizer.shared: true), as its models have both directions"
+        )
     direction = "reverse" if text.direction == "forward" else "forward"
     tokenizer = {
         name: value.model_copy(update={"src": value.tgt, "tgt": value.src})

@@ -228,7 +228,8 @@ def _pieces(processor: Any, lines: Iterable[str]) -> list[list[str]]:
 
 
 def _without_underscores(text: str) -> str:
-    return " ".join(re.sub("[▁_]", " ", text).split())
+    """Also without U+FFFD, which SentencePiece writes for invalid bytes, unlike this program."""
+    return " ".join(re.sub("[▁_]", " ", text.replace("\ufffd", "")).split())
 
 
 FORMAT = Argos()

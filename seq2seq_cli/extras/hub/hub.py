@@ -60,7 +60,7 @@ def push(run_dir: Path, repo: str, is_public: bool, branch: str | None, license_
     """Upload what `translate` and `eval` need, with a card, as one commit; return its address.
 
     A repository or branch that does not exist is created. Raises UserError if the run cannot be
-    loaded, if the hub refuses, and if the repository is public without `is_public`.
+    loaded, if the hub refuses, and if the repository exists and is not as public as asked.
     """
     api = hub_api()
     import huggingface_hub as hub
@@ -72,8 +72,11 @@ def push(run_dir: Path, repo: str, is_public: bool, branch: str | None, license_
         files = _portable_files(run, Path(temporary), translator, repo, license_name)
         with hub_errors(repo):
             api.create_repo(repo, private=not is_public, exist_ok=True)
-            if not is_public and not api.repo_info(repo).private:
+            is_private = api.repo_info(repo).private
+            if not is_public and not is_private:
                 raise UserError(f"the repository {repo} is public: push to it with --public")
+            if is_public and is_private:
+                raise UserError(f"the repository {repo} is private: push to it without --public")
             if branch is not None:
                 api.create_branch(repo, branch=branch, exist_ok=True)
             present = api.list_repo_files(repo, revision=branch)

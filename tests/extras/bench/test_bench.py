@@ -81,6 +81,7 @@ def test_bench_translate_refuses_an_empty_file_no_text_and_an_ensemble(
     write_json(tmp_path / "ensemble.json", {"members": 1})
     for arguments, message in (
         ((trained, "--input", tmp_path / "empty"), "empty has no lines"),
+        ((trained, "--set", "decoding.precision=int8"), "measures each --precision: leave out"),
         ((run,), "run has no validation text here: give --input"),
         ((tmp_path,), "is an ensemble, but one model is needed: give a member, such as"),
     ):

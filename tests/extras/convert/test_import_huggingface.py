@@ -214,6 +214,26 @@ def test_bad_words_come_along(tmp_path: Path, seq2seq: Command) -> None:
     assert f"[{ids['<pad>']}]" not in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"top_k": 10, "top_p": 0.9, "temperature": 0.7}, (True, 10, 0.9, 0.7)),
+        ({}, (True, 50, 1.0, 1.0)),  # of transformers
+        ({"top_k": 0}, (True, None, 1.0, 1.0)),
+        ({"num_beams": 4}, (False, None, 1.0, 1.0)),
+    ],
+)
+def test_sampling_comes_along(tmp_path: Path, seq2seq: Command, given, expected) -> None:
+    write_marian_mt(tmp_path / "model", 6, missing=0.0)
+    path = tmp_path / "model" / "generation_config.json"
+    given = {"num_beams": 1, "do_sample": True, **given}
+    path.write_text(json.dumps(json.loads(path.read_text()) | given))
+    result = seq2seq("import", tmp_path / "model", tmp_path / "run", "--no-verify").ok()
+    found = load_config(tmp_path / "run" / "config.yaml").decoding
+    assert (found.sampling, found.top_k, found.top_p, found.temperature) == expected
+    assert ("do_sample with num_beams has no equivalent" in result.stdout) != found.sampling
+
+
 def test_logits_of_impossible_tokens_have_no_tolerance_to_meet(
     imported: Path, tmp_path: Path, seq2seq: Command
 ) -> None:

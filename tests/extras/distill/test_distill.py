@@ -387,6 +387,9 @@ def test_a_teacher_without_validation_text_needs_one(trained, numbers, seq2seq, 
     real = {side: str(numbers / f"test.{side}") for side in ("src", "tgt")}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"data": {"train": real}}))
     refused(seq2seq, (*given, "--config", tmp_path / "mine.yaml"), "give data.valid of --config")
+    backward = {"data": {"train": real, "valid": real, "direction": "reverse"}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(backward))
+    refused(seq2seq, (*given, "--config", tmp_path / "mine.yaml"), "has data.direction reverse")
     valid = ("--valid", numbers / "test.src", "--valid", numbers / "test.tgt")
     made = distilled(seq2seq, teacher, mono, tmp_path / "run", *valid)
     assert f"held-out text    {numbers / 'test.src'}" in made

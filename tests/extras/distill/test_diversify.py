@@ -149,6 +149,10 @@ def edited(change: Callable[[dict], object], config: Path) -> Path:
             "takes no tags, no features",
         ),
         (lambda c: c["data"]["train"].update(tag="<x>"), "takes no tags, no features"),
+        (
+            lambda c: c.update(tokenizer={"shared": False, "reuse": "some/run"}),
+            "needs a vocabulary that both sides share",
+        ),
         (lambda c: c["data"].update(valid=None), "diversify needs data.valid"),
         (lambda c: c.update(decoding={"sampling": True}), "sampling and beam search exclude"),
     ],

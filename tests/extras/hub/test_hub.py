@@ -121,6 +121,8 @@ def test_a_public_repository_is_asked_for(hub, trained, seq2seq):
     run(seq2seq, "push", trained, REPO, "--public")
     run(seq2seq, "push", trained, "me/new", "--public")
     assert not hub.repositories["me/new"].is_private
+    hub.repositories["me/new"].is_private = True
+    assert "is private: push to it without" in fail(seq2seq, "push", trained, "me/new", "--public")
 
 
 @pytest.mark.parametrize(
