@@ -37,7 +37,8 @@ class TranslationInput:
             given = json.loads(line)
         except (ValueError, RecursionError):
             given = None
-        known = given if isinstance(given, dict) else {}
+        values = given if isinstance(given, dict) else {}
+        known = {name: value for name, value in values.items() if value is not None}
         src, prefix, tag = known.get("src"), known.get("prefix", ""), known.get("tag")
         required, features = known.get("required", []), known.get("features", "")
         is_list = isinstance(required, list)

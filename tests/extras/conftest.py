@@ -21,7 +21,8 @@ def names_run(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Pat
 @pytest.fixture(scope="session")
 def server(names_run: Path) -> Iterator[Served]:
     """A server of that run."""
-    with serving(names_run, "--processes", 2) as served:
+    hosts = ("--allow-host", "https://Proxy.example/x", "--allow-host", "2001:db8::1")
+    with serving(names_run, "--processes", 2, *hosts) as served:
         yield served
 
 

@@ -173,9 +173,14 @@ def _hosts(given: list[str] | None, host: str) -> tuple[str, ...]:
     """Return the allowed values of the Host header; empty: all."""
     if not given and not _is_loopback(host):
         return ()
-    own = f"[{host}]" if ":" in host else host
-    names = ("localhost", "127.0.0.1", "[::1]", own, *(given or ()))
+    names = ("localhost", "127.0.0.1", "[::1]", *map(_in_header, (host, *(given or ()))))
     return tuple(dict.fromkeys(name.lower() for name in names))
+
+
+def _in_header(given: str) -> str:
+    """Return a host as browsers send it, given its name, its address or a URL."""
+    host = given.partition("://")[2].partition("/")[0] or given
+    return f"[{host}]" if host.count(":") > 1 and "[" not in host else host
 
 
 def _origin(given: str) -> str:

@@ -12,6 +12,7 @@ from seq2seq_cli.extras.serve.documents.paragraphs import has_letters
 
 # Codes that LibreTranslate, browsers and older programs use, and their BCP 47 codes.
 _OTHER_CODES = {"zt": "zh-Hant", "pb": "pt-BR", "iw": "he", "in": "id", "ji": "yi"}
+_OTHER_CODES |= {"tl": "fil", "jw": "jv"}
 _SAME_LANGUAGE = {"nb": "no", "nn": "no"}  # for clients, which know one Norwegian
 
 
@@ -52,6 +53,7 @@ def find_language(asked: str, known: Iterable[str]) -> str | None:
     return near[0][0] if near else None
 
 
+@functools.lru_cache(maxsize=1_000)
 def _parts(code: str) -> _Parts:
     """Return the parts of a code, with the script and region that CLDR says are likely."""
     language, hyphen, rest = code.partition("-")
@@ -82,7 +84,9 @@ def detect(text: str, languages: Iterable[str]) -> list[Detected]:
     language are not distinguished.
     """
     ranked = load_detector().rank(text) if has_letters(text) else []
-    order = {language: (place, share) for place, (language, share) in enumerate(ranked)}
+    order: dict[str, tuple[int, float]] = {}
+    for place, (label, share) in enumerate(ranked):
+        order.setdefault(_parts(label).language, (place, share))
     unknown = (len(order), 0.0)
     found = [(code, *order.get(_parts(code).language, unknown)) for code in languages]
     found.sort(key=lambda each: each[1])

@@ -296,6 +296,7 @@ def _listening_socket(host: str, port: int) -> socket.socket:
             listening.bind(address)
             listening.listen(_MAX_WAITING_CONNECTIONS)  # or another server could do the same
             stack.pop_all()
-    except OSError as error:
-        raise UserError(f"cannot listen at {host} port {port}: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not the name of a host"
+        raise UserError(f"cannot listen at {host} port {port}: {reason}") from None
     return listening

@@ -31,6 +31,8 @@ from seq2seq_cli.extras.serve.languages import detect, find_language
         ("nb", ["no", "da"], "no"),
         ("no", ["nb"], "nb"),
         ("iw", ["he"], "he"),
+        ("tl", ["fil"], "fil"),
+        ("jw", ["jv"], "jv"),
     ],
 )
 def test_the_language_that_is_meant(asked, known, found):
@@ -44,6 +46,7 @@ def test_the_language_that_is_meant(asked, known, found):
         ("我想喝一杯啤酒。", ["en", "zh-Hans"], "zh-Hans"),
         ("Eu gostaria de beber uma cerveja.", ["es", "pt-BR"], "pt-BR"),
         ("I would like a beer.", ["gsw", "en-GB"], "en-GB"),
+        ("Gusto kong uminom ng malamig na serbesa ngayong gabi.", ["id", "fil"], "fil"),
     ],
 )
 def test_texts_are_in_languages_with_scripts_and_regions(text, languages, found):

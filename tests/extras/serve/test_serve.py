@@ -426,7 +426,8 @@ def test_the_page_may_load_nothing_from_elsewhere(server: Served):
 def test_other_host_names_are_refused(server: Served):
     assert server.ask("/languages", headers={"Host": "evil.example"}).status == 400
     assert server.ask("/languages", headers={"Host": f"localhost:{server.port}"}).status == 200
-    assert server.ask("/languages", headers={"Host": "[::1]:80"}).status == 200
+    for host in ("[::1]:80", "proxy.example", "proxy.example:443", "[2001:db8::1]:5000"):
+        assert server.ask("/languages", headers={"Host": host}).status == 200
 
 
 def test_pages_of_other_sites_are_refused(server: Served, guarded: Served):
@@ -503,6 +504,8 @@ def test_bad_starts_are_refused(names_run: Path, seq2seq: Command, tmp_path: Pat
         assert f"--allow-origin {origin} is not an origin" in refused.stderr
     path = seq2seq("serve", names_run, "--host", "/run/seq2seq.sock")
     assert "--host /run/seq2seq.sock is a path or a URL" in path.stderr
+    nowhere = seq2seq("serve", names_run, "--host", "a..b", "--no-auth")
+    assert "cannot listen at a..b port 5000: " in nowhere.stderr
     many = seq2seq("serve", names_run, "--langs", "de-en", "--langs", "en-de")
     assert "--langs is given 2 times, for 1 runs" in many.stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:
