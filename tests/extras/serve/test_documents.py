@@ -652,6 +652,25 @@ def test_entities_of_web_vtt_and_speakers_in_italics():
     assert write(source, "subtitles", same) == source
 
 
+@pytest.mark.parametrize(
+    ("start", "line", "expected"),
+    [
+        ("WEBVTT\n\n", "<v Jürgen>one</v> two", "<v Jürgen>ONE</v> TWO"),
+        ("WEBVTT\n\n", "<v 张三>one", "<v 张三>ONE"),
+        ("WEBVTT\n\n", "<v.loud Mrs. Smith (off), Bob>one", "<v.loud Mrs. Smith (off), Bob>ONE"),
+        ("WEBVTT\n\n", "one <00:01.500><c.größe>two</c>", "ONE <00:01.500><c.größe>TWO</c>"),
+        ("WEBVTT\n\n", "one < two <i>and</i> 4 > 3", "ONE &lt; TWO <i>AND</i> 4 &gt; 3"),
+        ("", '<font face="a" size="9px;">one</font>', '<font face="a" size="9px;">ONE</font>'),
+        ("", "one < i >two< / i > <c x='ä'>three</c>", "ONE < i >TWO< / i > <c x='ä'>THREE</c>"),
+        ("", "<v Jürgen>one <br/>two", "<v Jürgen>ONE <br/>TWO"),
+        ("", "one <two and three> 1 < a and b > 2", "ONE <TWO AND THREE> 1 < A AND B > 2"),
+    ],
+)
+def test_tags_of_subtitles(start: str, line: str, expected: str):
+    start += "00:01.000 --> 00:02.000\n"
+    assert write(start + line, "subtitles", upper) == start + expected
+
+
 def test_a_cue_has_no_empty_line_however_short_its_translation():
     def translate(_: Sentence) -> SentenceOutput:
         return SentenceOutput("Yes", [(0, 0)])
@@ -670,23 +689,32 @@ def test_a_line_with_only_a_dash_stays_a_line():
 @given(
     st.lists(
         st.lists(
-            st.sampled_from(["one two", "- Three.", "-", "<i>four</i>", "{\\an8}5 six", "♪ 7"]),
+            st.sampled_from(
+                [
+                    *("one two", "- Three.", "-", "<i>four</i>", "{\\an8}5 six", "♪ 7"),
+                    *("<v Zoë Q. (off)>eight", "- <font size='9px;'>nine</font> &amp;"),
+                ]
+            ),
             min_size=1,
         )
     ),
     st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from(["WEBVTT", ""]),
 )
-def test_subtitles_whose_sentences_stay_the_same_stay_the_same(cues: list[list[str]], end: str):
+def test_subtitles_whose_sentences_stay_the_same_stay_the_same(
+    cues: list[list[str]], end: str, start: str
+):
     time = "00:00:01,000 --> 00:00:02,000"
     lines = [[str(number), time, *cue, ""] for number, cue in enumerate(cues)]
-    source = "".join(line + end for cue in lines for line in cue)
+    source = "".join(line + end for cue in [[start, ""], *lines] for line in cue)
     written = write(source, "subtitles", same)
     assert written.split() == source.split()
     assert written.count(end) == source.count(end)
     assert written.count(end + end) == source.count(end + end)
 
 
-@given(st.text(alphabet=st.sampled_from("a1<i>\n\r -:,{\\}."), max_size=60))
+@given(st.text(alphabet=st.sampled_from("a1<i v>\n\r -:,{\\}.=ä"), max_size=60))
 def test_any_text_can_be_read_as_subtitles(text: str):
-    source = f"1\n00:00:01,000 --> 00:00:02,000\n{text}"
-    assert write(source, "subtitles", same).startswith("1\n00:00:01,000 --> 00:00:02,000\n")
+    for start in ("1\n", "WEBVTT\n\n"):
+        start += "00:00:01,000 --> 00:00:02,000\n"
+        assert write(start + text, "subtitles", same).startswith(start)

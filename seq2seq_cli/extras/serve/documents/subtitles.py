@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from seq2seq_cli.extras.serve.documents.document import Document, Piece, escape_html, unescape_html
 from seq2seq_cli.extras.serve.documents.paragraphs import (
@@ -14,8 +15,21 @@ from seq2seq_cli.extras.serve.documents.paragraphs import (
 
 _LINE = re.compile(r".*?(?:\r\n|[\r\n]|\Z)", re.DOTALL)
 _TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->")
-_MARKUP = re.compile(r"<[A-Za-z0-9.:/ \"'=#_-]*+>|\{\\[^{}]*+\}")  # <i>, <v Paul>, {\an8}
-_SPEAKER = re.compile(rf"(?:{_MARKUP.pattern})*+[-–—‐][^\S\r\n]*")
+_TAG = r"<[/ ]*+[A-Za-z0-9.:_-]*+[/ ]*+>|\{\\[^{}]*+\}"  # <i>, <00:01.500>, {\an8}
+
+
+class _Syntax(NamedTuple):
+    """What is markup in the text of a cue, as a regular expression, and how text is written."""
+
+    markup: str
+    unescape: Callable[[str], str] = str
+    escape: Callable[[str], str] = str
+
+
+# In WebVTT all words in a tag are markup, such as the name of a voice. Players of SubRip show them,
+# unless they are attributes.
+_WEB_VTT = _Syntax(rf"{_TAG}|<[^\s\d<>][^<>]*+>", unescape_html, escape_html)
+_SUBRIP = _Syntax(rf"{_TAG}|<(?i:font|v)\b[^<>]*+>|<[A-Za-z]++ ++[A-Za-z-]++ *+=[^<>]*+>")
 
 
 def read_subtitles(text: str, splitter: SentenceSplitter) -> Document:
@@ -27,8 +41,7 @@ def read_subtitles(text: str, splitter: SentenceSplitter) -> Document:
     pieces: list[Piece] = []
     cue: list[str] = []
     in_cue = False
-    is_web_vtt = text.lstrip("\ufeff").startswith("WEBVTT")
-    escape = escape_html if is_web_vtt else str
+    syntax = _WEB_VTT if text.lstrip("\ufeff").startswith("WEBVTT") else _SUBRIP
     for line in _LINE.findall(text):
         is_time = _TIMES.match(line) is not None
         if in_cue and line.strip() and not is_time:
@@ -36,37 +49,37 @@ def read_subtitles(text: str, splitter: SentenceSplitter) -> Document:
             continue
         # A cue may end without a blank line, at the number of the next one.
         number = [cue.pop()] if is_time and cue and cue[-1].strip().isdigit() else []
-        pieces += _cue_pieces(cue, splitter, escape)
+        pieces += _cue_pieces(cue, splitter, syntax)
         pieces += [*number, line]
         cue, in_cue = [], is_time
-    pieces += _cue_pieces(cue, splitter, escape)
-    return Document(tuple(piece for piece in pieces if piece != ""), escape)
+    pieces += _cue_pieces(cue, splitter, syntax)
+    return Document(tuple(piece for piece in pieces if piece != ""), syntax.escape)
 
 
-def _cue_pieces(
-    cue: Sequence[str], splitter: SentenceSplitter, escape: Callable[[str], str]
-) -> Iterator[Piece]:
+def _cue_pieces(cue: Sequence[str], splitter: SentenceSplitter, syntax: _Syntax) -> Iterator[Piece]:
     """Yield the pieces of a cue's lines; a dash begins the words of another speaker."""
-    starts = [n for n, line in enumerate(cue) if n == 0 or _SPEAKER.match(line)]
+    markup = re.compile(syntax.markup)
+    speaker = re.compile(rf"(?:{syntax.markup})*+[-–—‐][^\S\r\n]*")
+    starts = [n for n, line in enumerate(cue) if n == 0 or speaker.match(line)]
     for start, end in itertools.pairwise([*starts, len(cue)]):
-        dash = _SPEAKER.match(cue[start])
+        dash = speaker.match(cue[start])
         text, marks = "", list[Mark]()
         for number in range(start, end):
             content = cue[number].rstrip("\r\n")
             line_end = cue[number][len(content) :]
             if number == start and dash:
                 content = content[dash.end() :]
-            for part in re.split(f"({_MARKUP.pattern})", content.strip()):
-                if _MARKUP.fullmatch(part):
+            for part in re.split(f"({syntax.markup})", content.strip()):
+                if markup.fullmatch(part):
                     marks.append(Mark.of_tag(len(text), part))
                 else:
-                    text += part if escape is str else unescape_html(part)
+                    text += syntax.unescape(part)
             if number + 1 < end:
                 marks.append(Mark(len(text), line_end, "point"))
                 text += " "
         if has_letters(text):
             yield dash[0] if dash else ""
-            yield from paragraph_pieces(text, splitter, marks, escape)
+            yield from paragraph_pieces(text, splitter, marks, syntax.escape)
             yield line_end
         else:
             yield from cue[start:end]
