@@ -190,6 +190,16 @@ def test_long_text_without_ends_of_sentences_is_cut():
         ),
         ("one <svg/> two", ["one  two"], "ONE <svg/>  TWO"),
         ("<p>你好。<code>x</code>再见。</p>", ["你好。", "x再见。"], None),
+        (
+            '<ul><li class="notranslate">X-12\n<li>one<ul><li translate=no>y</ul>two</ul><p>three',
+            ["one", "two", "three"],
+            '<ul><li class="notranslate">X-12\n<li>ONE<ul><li translate=no>y</ul>TWO</ul><p>THREE',
+        ),
+        (
+            "<p translate=no>x <object><p>y</object> z<hr>one<div><p translate=no>x</div>two",
+            ["one", "two"],
+            "<p translate=no>x <object><p>y</object> z<hr>ONE<div><p translate=no>x</div>TWO",
+        ),
         ("", [], ""),
         ("<!doctype html>\n<hr>12 &euro;", [], "<!doctype html>\n<hr>12 &euro;"),
     ],
@@ -377,6 +387,32 @@ def test_html_whose_sentences_stay_the_same_stays_the_same(source: str):
     assert re.findall("</?(?:p|li|h1|td|div|pre|hr|title)", written) == re.findall(
         "</?(?:p|li|h1|td|div|pre|hr|title)", source
     )
+
+
+def lists_and_tables(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Elements whose end tags may be left out, with others in them, some of which are kept."""
+
+    def repeated(*names: str) -> st.SearchStrategy[str]:
+        name = st.sampled_from([*names, *(f"{name} translate=no" for name in names)])
+        element = st.tuples(name, inner).map(lambda p: f"<{p[0]}>{p[1]}</{p[0].split()[0]}>")
+        return st.lists(element, min_size=1, max_size=3).map("".join)
+
+    row = repeated("td", "th").map("<tr>{0}</tr><tr translate=no>{0}</tr><tr>{0}</tr>".format)
+    return st.one_of(
+        repeated("li").map("<ul>{}</ul>".format),
+        repeated("dt", "dd").map("<dl>{}</dl>".format),
+        row.map("<table><thead>{0}</thead><tbody translate=no>{0}</tbody></table>".format),
+        repeated("p", "div"),
+    )
+
+
+@given(st.recursive(st.sampled_from(["one", "<hr><b>two.</b> Three"]), lists_and_tables))
+def test_end_tags_may_be_left_out(source: str):
+    def shorter(text: str) -> str:
+        return re.sub("</(?:li|dt|dd|td|th|tr|thead|tbody|p)>", "", text)
+
+    assert sentences(shorter(source), "html") == sentences(source, "html")
+    assert write(shorter(source), "html", upper) == shorter(write(source, "html", upper))
 
 
 # XML

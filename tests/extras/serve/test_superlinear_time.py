@@ -13,6 +13,8 @@ ATTACKS: list[tuple[str, list[Part]]] = [
     ("html", [("<a b='", True), ('<a b="', True)]),
     ("html", [("<code>a</code> b. ", True)]),
     ("html", [("<!--", True)]),
+    ("html", [("<div>", True), ("<p>", True), ("<li>", True), ("</p>", True)]),
+    ("html", [("<td translate=no>a", True), ("</ul><tr>", True)]),
     ("xml", [("<!--", True), ("<![CDATA[", True), ("<!A[", True)]),
     ("xml", [("<a>", True), ("</b>", True), ("<b>", True)]),
     ("markdown", [("[", True), ("a](", True)]),

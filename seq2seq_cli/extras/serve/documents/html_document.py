@@ -4,7 +4,8 @@ Tags are found as browsers find them; everything but the sentences is a slice of
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -31,6 +32,23 @@ _WITHOUT_TAGS = _RAW | {"textarea", "title"}
 _OBJECTS = {"audio", "canvas", "iframe", "math", "object", "select", "svg", "textarea", "video"}
 _KEPT = {"code", "kbd", "samp", "template", "tt", "var"}  # no words to read, unless translate=yes
 _IN_TEXT = _INLINE | _OBJECTS
+# The start tags that end an element without an end tag (HTML Living Standard, 13.1.2.4).
+_GROUPS_OF_ROWS = {"tbody", "tfoot", "thead"}
+_ROWS = {"tr", *_GROUPS_OF_ROWS}
+_CELLS = {"td", "th", *_ROWS}
+_BLOCKS = set(
+    re.findall(
+        r"\w+",
+        "address article aside blockquote center dd details dialog dir div dl dt fieldset "
+        "figcaption figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr li main menu nav ol p "
+        "pre search section summary table ul xmp",
+    )
+)
+_ENDED_BY = {
+    **{"p": _BLOCKS | _CELLS, "li": {"li"}, "dt": {"dd", "dt"}, "dd": {"dd", "dt"}},
+    **{"td": _CELLS, "th": _CELLS, "tr": _ROWS, "option": {"option", "optgroup"}},
+    **dict.fromkeys(_GROUPS_OF_ROWS, _GROUPS_OF_ROWS),
+}
 BLANKS = " \t\n\r\f"
 _SPACE = re.compile(f"[{BLANKS}]+")
 
@@ -109,6 +127,30 @@ def _markup_event(match: re.Match[str]) -> Event:
     return Event(start, end, kind, name, is_kept, name in _IN_TEXT)
 
 
+def _with_omitted_ends(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the events, with an empty one for each end tag that is left out.
+
+    Inline elements get none, as they may overlap others.
+    """
+    opened: list[str] = []
+    num_opened = Counter[str]()
+    for event in events:
+        is_end = event.kind == "close" and num_opened[event.name] > 0
+        ends = _ENDED_BY if event.kind != "close" else {}
+        while opened and (
+            opened[-1] != event.name if is_end else event.name in ends.get(opened[-1], ())
+        ):
+            name = opened.pop()
+            num_opened[name] -= 1
+            yield Event(event.start, event.start, "close", name, is_inline=name in _IN_TEXT)
+        if is_end:
+            num_opened[opened.pop()] -= 1
+        elif event.kind == "open" and event.name not in _INLINE:
+            opened.append(event.name)
+            num_opened[event.name] += 1
+        yield event
+
+
 def translate_attribute(attributes: str) -> str:
     """Return the value of `translate`; "no" also for the class notranslate, "none" if missing."""
     values: dict[str, str] = {}
@@ -176,7 +218,8 @@ class _Paragraph:
 
 def read_html(source: str, splitter: SentenceSplitter) -> Document:
     """Split HTML, a page or a part of one."""
-    return Document(tuple(pieces_of_events(source, list(_events(source)), splitter)), escape_html)
+    events = list(_with_omitted_ends(_events(source)))
+    return Document(tuple(pieces_of_events(source, events, splitter)), escape_html)
 
 
 def pieces_of_events(
