@@ -555,6 +555,12 @@ HOSTILE_TEXTS = [
         "html",
         99,
     ),
+    ("<script>for(i=0;i<n;i++){a(i)}</script>" + "<p>Words.</p>" * 9, "html", 60),
+    (
+        "<script>s='<!--'</script><Title >a <b></title ><div>c</div><p>d</p><!--><p>e" * 2,
+        "html",
+        70,
+    ),
     ("<ul><li>a<li>b <i>c<p>d</i></ul><svg><title>e</title></svg><p>f & g &lt; h" * 4, "html", 90),
 ]
 

@@ -93,11 +93,16 @@ function endOfBlock(line) {
   return null;
 }
 
-const TAG = /<!--.*?(?:-->|$)|<(\/?)([a-z][^\s/>]*)((?:"[^"]*"|'[^']*'|[^'">])*)>/gis;
+const ATTRIBUTES = `(?:"[^"]*"|'[^']*'|[^'">])*`;
+const TAG = new RegExp(
+  "<!--(?:-?>|.*?(?:--!?>|$))"
+  + `|<(iframe|noembed|noframes|script|style|textarea|title|xmp)(?=[\\s/>])${ATTRIBUTES}>.*?(?:</\\1[\\s/>]|$)`
+  + `|<(\\/?)([a-z][^\\s/>]*)(${ATTRIBUTES})>`,
+  "gis",
+);
 const words = (text) => new Set(text.split(" "));
 const BLOCKS = words("article blockquote dd div dl dt h1 h2 h3 h4 h5 h6 li main ol p section table td th tr ul");
-const UNDIVIDED = words("audio canvas code iframe kbd math object pre samp script select style svg template textarea "
-  + "title tt var video");
+const UNDIVIDED = words("audio canvas code kbd math object pre samp select svg template tt var video");
 const VOID = words("area base br col embed hr img input link meta wbr");
 
 /** Split HTML before blocks, but not in elements that the server may not translate. */
@@ -105,12 +110,12 @@ function htmlParts(text) {
   const parts = [];
   let start = 0;
   let [outer, depth] = [null, 0]; // the element that must not be split, and its depth
-  for (const { 0: tag, 1: slash, 2: name = "", 3: attributes, index } of text.matchAll(TAG)) {
+  for (const { 2: slash, 3: name = "", 4: attributes = "", index } of text.matchAll(TAG)) {
     const kind = name.toLowerCase();
     if (outer) {
       if (kind === outer) depth += slash ? -1 : 1;
       if (!depth) outer = null;
-    } else if (!slash && !tag.startsWith("<!")) {
+    } else if (!slash) {
       if (BLOCKS.has(kind)) {
         parts.push(text.slice(start, index));
         start = index;
