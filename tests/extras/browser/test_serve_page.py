@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from number_task import write_config
 from playwright.sync_api import Browser, Page, Route, expect
 from served import Served, serving
 
+from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
 from seq2seq_cli.extras.serve.documents.formats import READERS
 from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
+from seq2seq_cli.extras.serve.messages import SentenceOutput
 
 ROOT = Path(__file__).parents[3]
 expect.set_options(timeout=20_000)
@@ -449,11 +452,13 @@ def test_history_stays_in_the_browser(open_page: OpenPage):
 FILES = {
     "a b.txt": "\ufeffone two\r\n\r\nthree four\r\n" + "five six seven eight\n" * 12,
     "notes.md": "---\ntitle: one\n---\n\n# one two\n\n```\none two\n\nthree\n```\n\n"
-    + "* three\n* [four](one.html)\n\n    five\n\n" * 6,
+    + "* three\n* [four](one.html)\n\n    five\n\n" * 6
+    + "[five][a] [six][A b] seven\n\n" * 6
+    + "[a]: one.html\n[a  B]: one.html \"one\"\n",
     "page.html": "<!doctype html><title>one two</title>\n"
     + '<p class="one">one two</p><pre>one</pre><code>two</code><p>three <i>four</i></p>\n' * 4,
     "film.srt": "".join(f"{n}\n00:0{n}:00,0 --> 00:0{n}:09,9\none two\n\n" for n in range(1, 9)),
-    "film.vtt": "WEBVTT\n\nNOTE one\n\n" + "00:01.000 --> 00:02.000\none\ntwo\n\n" * 6,
+    "film.vtt": "WEBVTT\n\nNOTE one\n\n" + "00:01.000 --> 00:02.000\n&#111;ne\ntwo\n\n" * 6,
 }  # fmt: skip
 KEPT = (
     r"(---\ntitle: one\n---|```.*?```|one\.html|\"one\"|<code>.*?</code>|<pre>.*?</pre>|NOTE one)"
@@ -461,7 +466,7 @@ KEPT = (
 
 
 def translated_file(name: str, text: str) -> str:
-    parts = re.split(KEPT.replace("|<pre>.*?</pre>", ""), text, flags=re.DOTALL)
+    parts = re.split(KEPT.replace("|<pre>.*?</pre>", ""), unescape(text), flags=re.DOTALL)
     return "".join(part if n % 2 else in_german(part) for n, part in enumerate(parts))
 
 
@@ -548,6 +553,15 @@ HOSTILE_TEXTS = [
     ("```\na\n\nb\n~~~\n```\n\nc\n\n" * 9, "markdown", 40),
     ("> ```\n> a\n>\n> b\n> ```\n\nc\n\n- ~~~ x\n  a\n\n  b\n  ~~~\n\nd\n\n" * 3, "markdown", 70),
     ("<!--\na\n\nb\n-->\n\nc\n\n<pre>\nd\n\ne</pre>\n\nf\n\n---\n\ng\n\n" * 3, "markdown", 60),
+    (
+        "[See] [a b], [this][C], [a\nB][] and [x].\n\n" * 9
+        + "    [x]: y\n\n[see]: <z y> 'b'\n[A  B]:\n  y\n[c]: z (t)\n\n[x]: not one\n\n> [d]: e",
+        "markdown",
+        150,
+    ),
+    ("[a]: b\n[c]: d\n[e]: f\n\n[a] [c] [e] g [^h]\n\n" * 4 + "[^h]: [a] i\n", "markdown", 90),
+    ("WEBVTT\n\n" + "00:01.000 --> 00:02.000\n<v Ä B>a &amp; b</v>\n\n" * 9, "subtitles", 100),
+    ("1\n00:01.000 --> 00:02.000\na &amp; b\n\n" * 9, "subtitles", 80),
     ("<div>\n- a\n- b\n\n- c\n- d\n  e\n\n      f\n- g\n\n" * 4, "markdown", 20),
     ("<p>a</p><!-- <p>b --><script>'<p>'</script><p title='>'>c <b>d</b></p>" * 5, "html", 90),
     (
@@ -569,20 +583,29 @@ def test_pieces_of_texts_have_the_sentences_of_the_whole(page: Page):
     texts = [(path.read_text("utf-8"), form, limit) for path, form, limit in CUT] + HOSTILE_TEXTS
     pieces_of_texts = page.evaluate(
         """async (texts) => {
-            const { piecesOf } = await import("./texts.js");
-            return texts.map(([text, format, limit]) => piecesOf(text, limit, format));
+            const { contextsOf, piecesOf } = await import("./texts.js");
+            return texts.map(([text, format, limit]) => {
+                const contextOf = contextsOf(text, format);
+                return piecesOf(text, limit, format).map((piece) => [piece, ...contextOf(piece)]);
+            });
         }""",
         texts,
     )
     for (text, text_format, limit), pieces in zip(texts, pieces_of_texts, strict=True):
-        assert "".join(pieces) == text
+        assert "".join(piece for piece, _, _ in pieces) == text
         assert len(pieces) > 1
-        assert max(map(len, pieces)) <= limit
+        assert max(len("".join(piece)) for piece in pieces) <= limit
         if text_format == "text" and max(map(len, text.splitlines())) > limit:
             continue  # nothing but a cut inside of a line is left
         read, splitter = READERS[text_format], SentenceSplitter()
-        whole = [sentence.text for sentence in read(text, splitter).sentences]
-        assert [s.text for piece in pieces for s in read(piece, splitter).sentences] == whole
+        whole = read(text, splitter)
+        parts = [read(before + piece + after, splitter) for piece, before, after in pieces]
+        assert [s for part in parts for s in part.sentences] == whole.sentences
+        for part, (_, before, after) in zip(parts, pieces, strict=True):
+            writer = DocumentWriter(part)
+            translations = [SentenceOutput(sentence.text.upper()) for sentence in part.sentences]
+            written = "".join([*map(writer.add, translations), writer.rest()])
+            assert written.startswith(before) and written.endswith(after)
 
 
 # Languages, sizes, keys and what else makes a page usable

@@ -5,7 +5,7 @@ import { requestFields } from "./glossary.js";
 import { canTranslate } from "./languages.js";
 import { label, message, Refusal, say, speak } from "./messages.js";
 import { ask, settings } from "./server.js";
-import { piecesOf } from "./texts.js";
+import { contextsOf, piecesOf } from "./texts.js";
 
 const FORMATS = {
   txt: "text", md: "markdown", markdown: "markdown", html: "html", htm: "html", srt: "subtitles", vtt: "subtitles",
@@ -60,10 +60,13 @@ async function translated(file, fields, row) {
     const languages = await send("detect", { q: pieces[0], format });
     source = languages.find(({ language }) => canTranslate(language, fields.target)).language;
   }
+  const contextOf = contextsOf(text, format);
   let [result, done] = [mark, 0];
   for (const piece of pieces) {
     row.showShare(done / text.length);
-    result += (await send("translate", { ...fields, source, format, q: piece })).translatedText;
+    const [before, after] = contextOf(piece);
+    const { translatedText } = await send("translate", { ...fields, source, format, q: before + piece + after });
+    result += translatedText.slice(before.length, translatedText.length - after.length);
     done += piece.length;
   }
   return result;

@@ -12,21 +12,48 @@ export function placesOf(text) {
   return places;
 }
 
-/** Split a text into pieces of at most `limit` code points that can be translated separately. */
+/** Split a text into pieces of at most `limit` code points, each with its context. */
 export function piecesOf(text, limit, format = "text") {
   const pieces = [];
+  const contextOf = contextsOf(text, format);
   let size = limit + 1;
   for (const part of PARTS[format](text, limit)) {
-    const length = lengthOf(part);
-    if (length > limit) throw new Refusal("partTooLong", { count: length, limit });
+    const [before, after] = contextOf(part).map(lengthOf);
+    const length = lengthOf(part) + after;
+    if (before + length > limit) throw new Refusal("partTooLong", { count: length, limit });
     if (size + length > limit) {
       pieces.push("");
-      size = 0;
+      size = before;
     }
     pieces.push(pieces.pop() + part);
     size += length;
   }
   return pieces;
+}
+
+const LABEL = String.raw`\[(?!\^|\s*\])((?:[^\[\]\\]|\\.){1,999})\]`; // of a link of Markdown, not of a footnote
+const LABELS = new RegExp(LABEL, "g");
+const DEFINITIONS = new RegExp(
+  String.raw`^(?: {0,3}>)* {0,3}${LABEL}:[ \t]*(?:\r?\n)?[ \t]*(?:<[^<>\n]*>|\S+)(?:[ \t]*$|[ \t]+["'(])`, "gm",
+);
+
+function labelsIn(text, pattern) {
+  return new Set([...text.matchAll(pattern)].map(([, label]) => label.trim().replace(/\s+/g, " ").toLowerCase()));
+}
+
+/**
+ * Return what gives the texts to send before and after a piece, so that it is read as in the whole text:
+ * subtitles as WebVTT, and a link of Markdown as one, for which its label has to be defined somewhere.
+ */
+export function contextsOf(text, format) {
+  if (format === "subtitles" && text.startsWith("WEBVTT")) return () => ["WEBVTT\n\n", ""];
+  if (format !== "markdown") return () => ["", ""];
+  const defined = labelsIn(text, DEFINITIONS);
+  return (piece) => {
+    const own = labelsIn(piece, DEFINITIONS);
+    const elsewhere = [...labelsIn(piece, LABELS)].filter((label) => defined.has(label) && !own.has(label));
+    return ["", elsewhere.map((label) => `\n\n[${label}]: x`).join("")];
+  };
 }
 
 // The parts of a text that must stay whole, by its format.
