@@ -161,6 +161,12 @@ def test_long_text_without_ends_of_sentences_is_cut():
         ("x <3 y && z <", ["x <3 y && z <"], "X &lt;3 Y &amp;&amp; Z &lt;"),
         ("Press <svg><path d=''/></svg> to go.", ["Press  to go."], None),
         ("<title>Name</title><button>Go</button>", ["Name", "Go"], None),
+        ("<select><option>one</select>", [], None),
+        (
+            "<select translate=yes><option>one<option>two</select>",
+            ["one", "two"],
+            "<select translate=yes><option>ONE<option>TWO</select>",
+        ),
         (
             "Call <code>f()</code>, then <code>g()</code>.",
             ["Call f(), then g()."],
@@ -482,6 +488,14 @@ def test_xml_keeps_elements_whose_words_a_translation_lacks():
         return SentenceOutput("A C", [(0, 0), (2, 1)])
 
     assert write("a <g>b</g> c", "xml", translate) == "A <g></g>C"
+
+
+def test_xml_keeps_thirty_inline_elements_inside_one_another():
+    def nested(depth: int, text: str) -> str:
+        return "<b>" * depth + text + "</b>" * depth
+
+    assert write(f"one {nested(30, 'two')}", "xml", upper) == f"ONE {nested(30, 'TWO')}"
+    assert write(f"one {nested(31, 'two')}", "xml", upper) == f"ONE {nested(30, 'TWO')}"
 
 
 @given(st.text(alphabet=st.sampled_from("<>/!?-&;[]a b='\"\n"), max_size=40))
