@@ -85,6 +85,14 @@ def format_of(path: Path) -> str:
     return Path(without_compression(path.name)).suffix
 
 
+def format_of_pairs(path: Path) -> str | None:
+    """Return the format of a file of pairs, or of such files in a folder or of a pattern."""
+    if format_of(path) in PAIRS_FORMATS:
+        return format_of(path)
+    formats = map(format_of, files_of(path))
+    return next((name for name in formats if name in PAIRS_FORMATS), None)
+
+
 class Corpus(Section):
     """Parallel text: two files with corresponding lines, or one file of pairs."""
 
@@ -187,10 +195,7 @@ class Corpus(Section):
     @property
     def format(self) -> str | None:
         """The format of `pairs`, a key of `PAIRS_FORMATS`; None for two files."""
-        if self.pairs is None:
-            return None
-        is_named = _has_known_format(self.pairs)
-        return format_of(self.pairs if is_named else files_of(self.pairs)[0])
+        return None if self.pairs is None else format_of_pairs(self.pairs)
 
     @property
     def field_names(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import typer
 
 from seq2seq_cli.cli import options
 from seq2seq_cli.cli.app import app
-from seq2seq_cli.config.text import PAIRS_FORMATS, Corpus, ParallelText, format_of
+from seq2seq_cli.config.text import PAIRS_FORMATS, Corpus, ParallelText, format_of_pairs
 from seq2seq_cli.console import counted, printable, table
 from seq2seq_cli.errors import UserError
 
@@ -178,7 +178,7 @@ def _text_of(
     """Return two files of sentences, or one or more files of pairs, as a text."""
     from seq2seq_cli.commands.init.init import text_of
 
-    if not all(format_of(file) in PAIRS_FORMATS for file in files):
+    if not all(map(format_of_pairs, files)):
         if len(files) == 2:  # which have no fields, and features only after a tab
             fields, features = None, "2" if features else None
         return text_of(files, fields, features)
@@ -194,13 +194,14 @@ def _held_out_text(
     The given fields are for its files in the format of the text to clean, and in formats without
     default fields.
     """
-    if not all(format_of(file) in PAIRS_FORMATS for file in against):
+    formats = [name for file in against if (name := format_of_pairs(file))]
+    if len(formats) < len(against):
         return _text_of(against, fields, features)
-    formats = {format_of(file) for file in files}
+    formats_to_clean = {format_of_pairs(file) for file in files}
     corpora: list[Corpus] = []
-    for file in against:
-        is_alike = format_of(file) in formats
-        needs_fields = PAIRS_FORMATS[format_of(file)] is None
+    for file, name in zip(against, formats, strict=True):
+        is_alike = name in formats_to_clean
+        needs_fields = PAIRS_FORMATS[name] is None
         given = fields if is_alike or needs_fields else None
         corpora += _text_of([file], given, features if is_alike else None).corpora
     return ParallelText(tuple(corpora))

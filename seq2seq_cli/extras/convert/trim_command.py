@@ -7,7 +7,7 @@ import typer
 
 from seq2seq_cli.cli.app import app
 from seq2seq_cli.cli.options import Fields, RunDir, WhichModel, path_option
-from seq2seq_cli.config.text import PAIRS_FORMATS, ParallelText, format_of
+from seq2seq_cli.config.text import ParallelText, format_of_pairs
 
 
 @app.command(
@@ -41,6 +41,6 @@ def trim(
 
 
 def _text_of(path: Path, fields: tuple[str, str] | None) -> ParallelText:
-    is_pairs = format_of(path) in PAIRS_FORMATS
+    is_pairs = format_of_pairs(path) is not None
     given = {"pairs": path, "fields": fields} if is_pairs else {"src": path, "tgt": path}
     return ParallelText.of(is_given_now=True, **given)

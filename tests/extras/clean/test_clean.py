@@ -302,6 +302,29 @@ def test_fields_are_columns_of_held_out_text_of_the_same_format(seq2seq: Command
         assert json.loads(found.stdout)["kept"] == 1
 
 
+@pytest.mark.parametrize("folder", ["{}", "{}/*", "{}/b*"])
+def test_a_folder_of_pairs_next_to_a_file_is_read_as_pairs(folder, seq2seq: Command, tmp_path):
+    (tmp_path / "held").mkdir()
+    for name in ("a.tsv", "held/b.tsv"):
+        (tmp_path / name).write_text(f"{name}\ta text\nein Baum: {name}\ta tree: {name}\n")
+    given = (tmp_path / "a.tsv", folder.format(tmp_path / "held"))
+    options = ("--dry-run", "--json", "--without", "copy")
+    report = json.loads(seq2seq("clean", *given, *options).ok().stdout)
+    assert (report["pairs"], report["kept"]) == (4, 4)
+    for against in (given, given[::-1]):
+        named = [name for path in against for name in ("--against", path)]
+        report = json.loads(seq2seq("clean", *given, *options, *named).ok().stdout)
+        assert report["findings"]["held_out"]["pairs"] == 4
+
+
+def test_a_folder_with_pairs_and_something_else_is_no_side(seq2seq: Command, tmp_path: Path):
+    for name in ("held/a/README", "held/a/x.tsv", "held/b/README", "held/b/x.tsv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("ein Baum\ta tree\n")
+    message = seq2seq("clean", tmp_path / "held/a", tmp_path / "held/b", "--dry-run").error()
+    assert "README must be a .tsv, .jsonl, .tmx or .zip file" in message
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_error_leaves_no_files(processes: int, seq2seq: Command, tmp_path: Path):
     text = "".join(f"{src}\t{tgt}\n" for src, tgt in clean_pairs(300)).encode()

@@ -223,6 +223,17 @@ def test_what_is_kept_is_reported(all_runs, domain, seq2seq, tmp_path):
     assert json.loads((tmp_path / "run/manifest.json").read_text())["trimmed"]["text"]
 
 
+def test_a_folder_of_pairs_has_a_column_for_each_side(all_runs, seq2seq, tmp_path):
+    text = tmp_path / "text/domain.tsv"
+    text.parent.mkdir()
+    text.write_text("".join(f"{line}\tein Haus\n" for line in DOMAIN))
+    small = [tmp_path / "file", tmp_path / "folder"]
+    for given, run in zip((text, text.parent), small, strict=True):
+        trimmed(seq2seq, all_runs["two"], given, run)
+    for name in ("src.model", "tgt.model"):
+        assert (small[0] / name).read_bytes() == (small[1] / name).read_bytes()
+
+
 def test_sentences_of_one_side_are_text_too(all_runs, seq2seq, tmp_path):
     text = tmp_path / "domain.de"
     text.write_text("".join(f"{line}\n" for line in DOMAIN))
