@@ -11,7 +11,7 @@ from seq2seq_cli.extras.clean.rules import Batch, Mask, Rule, Side
 
 _MIN_LETTERS = 20  # of a line: shorter ones are seldom identified correctly
 _MIN_PROBABILITY = 0.9
-_SAME = {"nb": "no", "nn": "no", "yue": "zh"}  # what the model does not distinguish
+_SAME = {"nb": "no", "nn": "no", "yue": "zh"}  # what some versions of the model do not distinguish
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def check_known(languages: Iterable[str]) -> None:
 def code_of(language: str) -> str:
     """Return the model's code for a language: pt for pt-BR."""
     primary = language.split("-")[0].lower()
-    return _SAME.get(primary, primary)
+    return primary if primary in _identifier().labels else _SAME.get(primary, primary)
 
 
 def language_rule(src: str, tgt: str) -> Rule:

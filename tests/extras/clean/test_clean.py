@@ -199,6 +199,23 @@ def test_languages_are_identified(seq2seq: Command, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("language", "sentence"),
+    [
+        ("nn", "Eg veit ikkje kva eg skal gjere i dag, men eg vil gjerne gå ein tur i skogen."),
+        ("nb", "Jeg vet ikke hva jeg skal gjøre i dag, men jeg vil gjerne gå en tur i skogen."),
+        ("yue", "我哋今日唔知做乜嘢好，不如去公園行下啦，你話好唔好呀？佢哋都嚟緊嘅。"),
+        ("zh_Hant", "我們今天不知道做什麼好，不如去公園走走吧，你說好不好？"),
+    ],
+)
+def test_languages_like_another_are_identified(language, sentence, seq2seq: Command, tmp_path):
+    pytest.importorskip("py3langid")
+    (tmp_path / "in.tsv").write_text(f"{sentence}\tI would like to take a walk in the forest.\n")
+    options = ("--dry-run", "--json", "--langs", f"{language}-en", "--identify-languages")
+    report = json.loads(seq2seq("clean", tmp_path / "in.tsv", *options).ok().stdout)
+    assert report["kept"] == 1
+
+
+@pytest.mark.parametrize(
     ("options", "expected"),
     [
         ((), "give --output, or --dry-run"),
