@@ -37,7 +37,8 @@ _MARKUP = re.compile(
 _ADDRESS = re.compile(r"https?://|www\.|@[\w-]{1,63}\.\w")
 _NUMBER = re.compile(r"\d++(?:[.,:'’\u00a0\u202f]\d++)*+")
 _NO_DIGIT = re.compile(r"\D")
-_WORD = re.compile(r"\w+")
+_NUMBER_OR_WORD = re.compile(rf"{_NUMBER.pattern}|[^\W_]+")
+_NUMBER_OR_CHARACTER = re.compile(r"\d+|.")
 
 
 class Limits(NamedTuple):
@@ -161,13 +162,22 @@ class Side:
 
         A line without any is compared as it is.
         """
-        folded = unicodedata.normalize("NFKC", self.text).casefold()
-        codes_C = _codes(folded)
-        kinds_C = self.characters.kinds(codes_C)
-        is_kept_K = ~self.characters.having({_SPACE, _OTHER, CONTROL, REPLACEMENT})
-        kept = codes_C[is_kept_K[kinds_C] | (codes_C == ord("\n"))]
-        keys = kept.tobytes().decode("utf-32-le", "surrogatepass").split("\n")[:-1]
+        keys = self._letters_and_digits.replace(" ", "").split("\n")[:-1]
         return [key or line for key, line in zip(keys, self.lines, strict=True)]
+
+    @functools.cached_property
+    def words(self) -> list[str]:
+        """The letters and digits of each line, with spaces for all else."""
+        return self._letters_and_digits.split("\n")[:-1]
+
+    @functools.cached_property
+    def _letters_and_digits(self) -> str:
+        codes_C = _codes(unicodedata.normalize("NFKC", self.text).casefold())
+        kinds_C = self.characters.kinds(codes_C)
+        is_other_K = self.characters.having({_SPACE, _OTHER, CONTROL, REPLACEMENT})
+        is_other_C = is_other_K[kinds_C] & (codes_C != ord("\n"))
+        spaced_C = np.where(is_other_C, np.uint32(ord(" ")), codes_C)
+        return spaced_C.tobytes().decode("utf-32-le", "surrogatepass")
 
     def having(self, pattern: re.Pattern[str]) -> Mask:
         """Return which lines have a match of a pattern, which matches no line feed; N."""
@@ -272,20 +282,22 @@ def is_repetitive(batch: Batch, side: Side) -> Mask:
 
     def repeats(i: int) -> bool:
         if side.spaceless_N[i] * 2 > side.letters_N[i]:
-            return _repeats_in_a_row(side.keys[i], most)
-        words = side.lines[i].split()
-        if len(words) - len(set(words)) < most - 1:
+            characters = _NUMBER_OR_CHARACTER.findall(side.keys[i])
+            return _repeats_in_a_row(characters, _CHARACTERS_OF_A_WORD, most)
+        words = side.words[i].split()
+        if len(set(words)) > len(words) - most:  # which is faster than to find numbers
             return False
-        return _repeats_in_a_row(_WORD.findall(side.lines[i].casefold()), most)
+        return _repeats_in_a_row(_NUMBER_OR_WORD.findall(side.lines[i].casefold()), 1, most)
 
     return side.character_run_N | batch.where(repeats, side.words_N > most)
 
 
-def _repeats_in_a_row(units: Sequence[str], most: int) -> bool:
-    """Return True if some consecutive units, up to ten, occur more than `most` times in a row."""
-    if len(set(units)) > len(units) - most:
+def _repeats_in_a_row(units: Sequence[str], word: int, most: int) -> bool:
+    """Return True if 1 to 10 words, each of `word` units, occur over `most` times in a row."""
+    if len(set(units)) > len(units) - most * word:
         return False
-    for period in range(1, min(_LONGEST_PERIOD, len(units) // (most + 1)) + 1):
+    longest = min(_LONGEST_PERIOD * word, len(units) // (most + 1))
+    for period in range(word, longest + 1):
         equal = 0
         for unit, before in zip(units[period:], units, strict=False):
             equal = equal + 1 if unit == before else 0

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import re
 import resource
 import weakref
 from collections import Counter
@@ -21,7 +22,14 @@ from seq2seq_cli.commands.check.audit import audit_text
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.extras.clean.cleaner import Job, judged
-from seq2seq_cli.extras.clean.rules import Characters, Limits, profile_of
+from seq2seq_cli.extras.clean.rules import (
+    Batch,
+    Characters,
+    Limits,
+    Profile,
+    is_repetitive,
+    profile_of,
+)
 from seq2seq_cli.extras.clean.seen_hashes import SeenHashes
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.tokenizers.tokenizer import fit_tokenizers
@@ -185,6 +193,58 @@ def test_other_scripts_have_other_lengths(seq2seq: Command, tmp_path: Path):
         assert report["findings"]["script"]["examples"][0][0] == 8
 
 
+def repeats(*lines: str, **limits: int) -> list[bool]:
+    pairs = [Pair(line, line) for line in lines]
+    batch = Batch(pairs, Characters(), Limits(**limits), Profile(1.0, ((), ())))
+    return is_repetitive(batch, batch.src).tolist()
+
+
+@pytest.mark.parametrize(
+    ("line", "is_found"),
+    [
+        ("ha ha ha ha", True),
+        ("Ha, ha, ha, ha!", True),
+        ("Ha! ha. HA, ha?", True),
+        ("ha ha ha", False),
+        ("Ein Haus, ein Haus. Ein Haus! EIN HAUS", True),
+        ("der Server 8.8.8.8", False),
+        ("über 1,000,000,000,000 Sterne", False),
+        ("Das ist gut ❤️ ❤️ ❤️ ❤️", False),
+        ("该项目投资10000元人民币。", False),
+        ("该项目投资100000000元人民币。", False),
+        ("参加者は20000人でした。", False),
+        ("นี่คือ 10000 บาท", False),
+        ("哈哈哈哈，你好吗？", False),
+        ("哈哈哈哈哈哈哈哈，你好吗？", True),
+        ("第1章、第2章、第3章、第4章、第5章", False),
+        ("第1章、第1章、第1章、第1章", True),
+        ("好的好的好的好的", True),
+        ("好的，好的，好的！", False),
+        ("我们今天去公园里散步吧，" * 4, True),
+        ("我们今天去公园里散步吧，" * 3, False),
+    ],
+)
+def test_repeated_words_are_found(line: str, is_found: bool):
+    assert repeats(line) == [is_found]
+
+
+@given(st.lists(st.text("aA1é ,._-", min_size=4)), st.integers(1, 4))
+def test_repeated_words_are_found_as_simple_code_does(lines: list[str], most: int):
+    def is_found(line: str) -> bool:
+        words = re.findall(r"\d+(?:[.,]\d+)*|[^\W_]+", line.casefold())
+        spans = [(i, length) for i in range(len(words)) for length in range(1, 11)]
+        return any(
+            words[i : i + length * (most + 1)] == words[i : i + length] * (most + 1)
+            and len(words) >= i + length * (most + 1)
+            for i, length in spans
+        )
+
+    lines = [re.sub(r"(.)\1+", r"\1", line) for line in lines]  # no character over 10 times
+    batch_words = [len(line.split()) for line in lines]
+    expected = [n > most and is_found(line) for line, n in zip(lines, batch_words, strict=True)]
+    assert repeats(*lines, max_repeats=most) == expected
+
+
 def test_languages_are_identified(seq2seq: Command, tmp_path: Path):
     pytest.importorskip("py3langid")
     french = "Le vieux chien cherche aujourd'hui son os dans le grand jardin derrière la maison."
@@ -266,17 +326,17 @@ def test_a_full_disk_leaves_none_of_the_files(suffix: str, seq2seq: Command, tmp
     assert len([*src.parent.iterdir()]) == 3
 
 
-class Batch(list[tuple[int, Pair]]):
+class Watched(list[tuple[int, Pair]]):
     """A list that can be watched."""
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_only_some_batches_are_in_memory(processes: int):
-    made: list[weakref.ref[Batch]] = []
+    made: list[weakref.ref[Watched]] = []
 
-    def batches() -> Iterator[Batch]:
+    def batches() -> Iterator[Watched]:
         for number in range(70):
-            batch = Batch([(number, Pair("Ein Haus", "A house"))])
+            batch = Watched([(number, Pair("Ein Haus", "A house"))])
             made.append(weakref.ref(batch))
             yield batch
 
