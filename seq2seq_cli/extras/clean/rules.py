@@ -24,7 +24,7 @@ Counts = npt.NDArray[np.int64]
 
 _SPACE, _OTHER, _DIGIT, _MARK = "space", "other", "digit", "mark"
 _NO_LETTERS = (_SPACE, _OTHER, _DIGIT, CONTROL, REPLACEMENT, _MARK)
-_SPACELESS = {"Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar"}  # scripts
+_SPACELESS = {"Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan"}  # scripts
 _CHARACTERS_OF_A_WORD = 2  # in them; Chinese words have about 1.6, Thai ones about 4
 _SHORT = 10  # characters added to both lengths, as ratios of short sentences vary
 _CHARACTER_RUN = 10

@@ -193,6 +193,19 @@ def test_other_scripts_have_other_lengths(seq2seq: Command, tmp_path: Path):
         assert report["findings"]["script"]["examples"][0][0] == 8
 
 
+@pytest.mark.parametrize("language", ["bo", "dz"])
+def test_syllables_of_tibetan_are_not_one_long_word(language, seq2seq: Command, tmp_path: Path):
+    tibetan = "འགྲོ་བ་མིའི་རིགས་རྒྱུད་ཡོངས་ལ་སྐྱེས་ཙམ་ཉིད་ནས་ཆེ་མཐོངས་དང་། ཐོབ་ཐངགི་རང་དབང་འདྲ་མཉམ་དུ་ཡོད་ལ།"
+    english = "All human beings are born free and equal in dignity and rights."
+    (tmp_path / "in.tsv").write_text(f"{tibetan}\t{english}\n", encoding="utf-8")
+    options = ("--dry-run", "--json", "--langs", f"{language}-en")
+    for rejects, limits in ((0, ()), (1, ("--max-words", 15))):
+        report = seq2seq("clean", tmp_path / "in.tsv", *options, *limits).ok().stdout
+        findings = json.loads(report)["findings"]
+        assert sum(finding["pairs"] for finding in findings.values()) == rejects
+        assert findings["words"]["pairs"] == rejects
+
+
 def repeats(*lines: str, **limits: int) -> list[bool]:
     pairs = [Pair(line, line) for line in lines]
     batch = Batch(pairs, Characters(), Limits(**limits), Profile(1.0, ((), ())))
