@@ -133,7 +133,7 @@ def clean(
     report = Report(0, 0, findings)
     sorter = _Sorter(report, list(table), settings.num_examples, _hashes_of_sources(against))
     with ExitStack() as stack:
-        write = stack.enter_context(opened_outputs(outputs))
+        write = stack.enter_context(opened_outputs(outputs, has_features=text.has_features))
         bar = stack.enter_context(
             tqdm(unit=" pairs", unit_scale=True, disable=not sys.stderr.isatty())
         )

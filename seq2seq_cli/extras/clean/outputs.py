@@ -59,11 +59,12 @@ class Outputs(NamedTuple):
 
 
 @contextmanager
-def opened_outputs(outputs: Outputs | None) -> Iterator[Write]:
+def opened_outputs(outputs: Outputs | None, *, has_features: bool) -> Iterator[Write]:
     """Yield a function that writes a pair with its rule ("" if it is kept) and line.
 
     The files appear when the block ends without an error and all of them are complete. A tab in a
-    text becomes a space in .tsv files, as tokenizers read it.
+    text becomes a space in .tsv files, as tokenizers read it. With features, each of their rows has
+    a column for them, which may be empty.
     """
     if outputs is None:
         yield lambda rule, line, entry: None
@@ -77,6 +78,9 @@ def opened_outputs(outputs: Outputs | None) -> Iterator[Write]:
         parts = [replaced.enter_context(replacing(path)) for path in paths]
         files = [opened.enter_context(_opened(*names)) for names in zip(parts, paths, strict=True)]
 
+        def columns_of(pair: Pair) -> list[str]:
+            return [pair.src, pair.tgt, *([pair.features] if has_features else [])]
+
         def put(place: int, row: bytes) -> None:
             try:
                 files[place].write(row)
@@ -88,9 +92,9 @@ def opened_outputs(outputs: Outputs | None) -> Iterator[Write]:
             if isinstance(entry, BadLineError):
                 put(-1, _row(rule, str(line), str(entry)))
             elif rule:
-                put(-1, _row(rule, str(line), *_columns(entry)))
+                put(-1, _row(rule, str(line), *columns_of(entry)))
             elif len(outputs.kept) == 1:
-                put(0, _row(*_columns(entry)))
+                put(0, _row(*columns_of(entry)))
             else:
                 put(0, _encoded(entry.source_line))
                 put(1, _encoded(entry.tgt))
@@ -115,10 +119,6 @@ def _opened(part: Path, path: Path) -> Iterator[BinaryIO]:
             raise
         with naming(path):
             stack.close()
-
-
-def _columns(pair: Pair) -> tuple[str, ...]:
-    return (pair.src, pair.tgt, pair.features) if pair.features else (pair.src, pair.tgt)
 
 
 def _row(*columns: str) -> bytes:

@@ -179,6 +179,16 @@ def test_features_and_unreadable_lines_are_kept_apart(seq2seq: Command, tmp_path
     assert "not valid UTF-8" in rows[0][2]
 
 
+def test_pairs_without_features_keep_their_column(seq2seq: Command, tmp_path: Path):
+    rows = ["gehen\tging\tV;PST", "Baum\tBaeume\t", "\tHaus\t", "rufen\trief\tV;PST"]
+    (tmp_path / "in.tsv").write_text("".join(f"{row}\n" for row in rows))
+    options = ("--features", 3, "--without", "copy")
+    for read, written in (("in.tsv", "once.tsv"), ("once.tsv", "twice.tsv")):
+        seq2seq("clean", tmp_path / read, *options, "-o", tmp_path / written).ok()
+        assert lines_of(tmp_path / written) == [rows[0], rows[1], rows[3]]
+    assert lines_of(tmp_path / "once.rejected.tsv") == [f"empty\t3\t{rows[2]}"]
+
+
 def test_other_scripts_have_other_lengths(seq2seq: Command, tmp_path: Path):
     """Chinese needs fewer characters, and no spaces: the median and the scripts are of the text."""
     draw = random.Random(3)
