@@ -69,14 +69,15 @@ def opened_outputs(outputs: Outputs | None, *, has_features: bool) -> Iterator[W
     if outputs is None:
         yield lambda rule, line, entry: None
         return
+    named = (*outputs.kept, outputs.rejected)
     paths = [  # of a link, such as /dev/stdout, what it links to
-        path.resolve() if path.is_file() else path for path in (*outputs.kept, outputs.rejected)
+        path.resolve() if path.is_file() else path for path in named
     ]
     with ExitStack() as replaced, ExitStack() as opened:  # which ends first
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
         parts = [replaced.enter_context(replacing(path)) for path in paths]
-        files = [opened.enter_context(_opened(*names)) for names in zip(parts, paths, strict=True)]
+        files = [opened.enter_context(_opened(*names)) for names in zip(parts, named, strict=True)]
 
         def columns_of(pair: Pair) -> list[str]:
             return [pair.src, pair.tgt, *([pair.features] if has_features else [])]
@@ -85,7 +86,7 @@ def opened_outputs(outputs: Outputs | None, *, has_features: bool) -> Iterator[W
             try:
                 files[place].write(row)
             except OSError as error:
-                error.filename = str(paths[place])
+                error.filename = str(named[place])
                 raise
 
         def write(rule: str, line: int, entry: Pair | BadLineError) -> None:
@@ -104,7 +105,7 @@ def opened_outputs(outputs: Outputs | None, *, has_features: bool) -> Iterator[W
 
 @contextmanager
 def _opened(part: Path, path: Path) -> Iterator[BinaryIO]:
-    """Open the part of a file, whose own name says how it is compressed, until it is complete."""
+    """Open the part of a file, whose given name says how it is compressed, until it is complete."""
     with ExitStack() as stack:
         file = writer = stack.enter_context(part.open("wb"))
         if open_writer := _OPEN.get(path.suffix):

@@ -436,6 +436,17 @@ def test_an_error_leaves_no_files(processes: int, seq2seq: Command, tmp_path: Pa
     assert not list((tmp_path / "out").glob("*"))
 
 
+@pytest.mark.parametrize(("name", "target"), [("a.tsv.gz", "blob"), ("a.tsv", "blob.gz")])
+def test_the_name_of_a_link_says_how_to_compress(name, target, seq2seq: Command, tmp_path: Path):
+    (tmp_path / "in.tsv").write_text("ein Haus\ta house\n")
+    (tmp_path / target).touch()
+    (tmp_path / name).symlink_to(tmp_path / target)
+    seq2seq("clean", tmp_path / "in.tsv", "-o", tmp_path / name).ok()
+    seq2seq("clean", tmp_path / name, "-o", tmp_path / "again.tsv").ok()
+    assert lines_of(tmp_path / "again.tsv") == ["ein Haus\ta house"]
+    assert (tmp_path / name).is_symlink()
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such files")
 def test_pipes_are_written_not_replaced(seq2seq: Command, tmp_path: Path):
     (tmp_path / "in.tsv").write_text("eins\tone\n\t\n")
