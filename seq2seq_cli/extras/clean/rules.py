@@ -36,6 +36,8 @@ _MARKUP = re.compile(
 )
 _ADDRESS = re.compile(r"https?://|www\.|@[\w-]{1,63}\.\w")
 _NUMBER = re.compile(r"\d++(?:[.,:'’\u00a0\u202f]\d++)*+")
+# Of 12 500, but not of 2019 300. Spaces are looked for first, as they are found fast.
+_SPACE_IN_NUMBER = re.compile(r"[ \u2009](?=\d{3}(?!\d))(?<=\d.)(?<!\d{4}.)")
 _NO_DIGIT = re.compile(r"\D")
 _NUMBER_OR_WORD = re.compile(rf"{_NUMBER.pattern}|[^\W_]+")
 _NUMBER_OR_CHARACTER = re.compile(r"\d+|.")
@@ -310,7 +312,14 @@ def _has_other_numbers(batch: Batch) -> Mask:
     src, tgt = batch.sides
 
     def differ(i: int) -> bool:
-        one, other = (Counter(_numbers(side.lines[i])) for side in batch.sides)
+        lines = [side.lines[i] for side in batch.sides]
+        if not have_other(lines):
+            return False
+        joined = [_SPACE_IN_NUMBER.sub("", line) for line in lines]  # 12 500 may be one number
+        return joined == lines or have_other(joined)
+
+    def have_other(lines: Sequence[str]) -> bool:
+        one, other = (Counter(_numbers(line)) for line in lines)
         equal = (one & other).total()
         only = [list((one - other).elements()), list((other - one).elements())]
         if not all(only):  # the other side may have them as words

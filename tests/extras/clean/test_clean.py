@@ -23,6 +23,7 @@ from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.extras.clean.cleaner import Job, judged
 from seq2seq_cli.extras.clean.rules import (
+    RULES,
     Batch,
     Characters,
     Limits,
@@ -266,6 +267,30 @@ def test_repeated_words_are_found_as_simple_code_does(lines: list[str], most: in
     batch_words = [len(line.split()) for line in lines]
     expected = [n > most and is_found(line) for line, n in zip(lines, batch_words, strict=True)]
     assert repeats(*lines, max_repeats=most) == expected
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "is_found"),
+    [
+        ("La ville compte 12 500 habitants.", "The city has 12,500 inhabitants.", False),
+        ("12 500 habitants", "12 500 inhabitants", False),
+        ("12\u2009500 habitants", "12,500 inhabitants", False),
+        ("En 2019, 1 234 567,50 euros", "1,234,567.50 euros in 2019", False),
+        ("En 2019 300 000 visiteurs", "300,000 visitors in 2019", False),
+        ("Chambre 10 200 personnes et 300", "200 people in room 10, and 300", False),
+        ("Appelez le 030 123 456", "Call 030-123-456", False),
+        ("En 2019 300 personnes", "300 people in 2019", False),
+        ("La ville compte 12 500 habitants.", "The city has 15,500 inhabitants.", True),
+        ("La ville compte 12 500 habitants.", "The city has 12,501 inhabitants.", True),
+        ("En 2019 300 personnes", "2,019,300 people", True),
+        ("Le train 12 5000", "The train 12,5000", True),
+        ("En 1984", "In 1985", True),
+    ],
+)
+def test_other_numbers_are_found(src: str, tgt: str, is_found: bool):
+    for pair in (Pair(src, tgt), Pair(tgt, src)):
+        batch = Batch([pair], Characters(), Limits(), Profile(1.0, ((), ())))
+        assert RULES["numbers"].rejects(batch).tolist() == [is_found]
 
 
 def test_languages_are_identified(seq2seq: Command, tmp_path: Path):
