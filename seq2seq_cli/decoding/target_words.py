@@ -2,7 +2,7 @@
 
 from seq2seq_cli.decoding.requests import Phrase, WordEnds
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.quoting import SPACE, unquote
+from seq2seq_cli.text.quoting import SPACE
 from seq2seq_cli.text.sentences import OPENING
 from seq2seq_cli.text.words import continues_word, is_spaceless
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer
@@ -13,9 +13,8 @@ class TargetWords:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self.surfaces = [unquote(piece.replace(SPACE, " ")) for piece in tokenizer.pieces()]
         of_parts = not tokenizer.is_of_words  # where symbols of the user's stand alone
-        self.continues_word = [of_parts and continues_word(s[:1]) for s in self.surfaces]
+        self.continues_word = [of_parts and continues_word(p[:1]) for p in tokenizer.pieces()]
         ends = (
             token
             for token in range(EOS_ID, len(tokenizer))

@@ -1,5 +1,7 @@
 """Required, banned and prefix words with real tokenizers and random models."""
 
+import functools
+import itertools
 import re
 
 import pytest
@@ -12,13 +14,14 @@ from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens
 from seq2seq_cli.decoding.target_words import TargetWords
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.tokenizers.tokenizer import Tokenizer
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 ENGLISH = "do does doing done the they then these tea team art party start see seem a an at . , !"
 JAPANESE = "私は東京に行きます。東京タワーを見ます。京都の人です。Tom と do"
 TEXTS = {"en": [ENGLISH, *ENGLISH.split()] * 4, "ja": [JAPANESE, *JAPANESE.split("。")] * 4}
 
 
+@functools.cache
 def tokenizer_of(kind: str, language: str) -> Tokenizer:
     size = {"bpe": 330, "unigram": 330, "char": 60, "word": 60}[kind]
     return Tokenizer.fit(TEXTS[language], TokenizerConfig(kind=kind, vocab_size=size))
@@ -51,8 +54,28 @@ def test_marks_are_banned_and_required_where_they_follow_words(kind):
     logits = torch.zeros(1, 1, len(tokenizer))
     banned = BannedWords(["."], tokenizer)
     banned.apply(logits, torch.tensor([[tokenizer.to_ids("see the tea")]]))
-    with_mark = {token for token, piece in enumerate(tokenizer.pieces()) if "." in piece}
+    pieces = enumerate(tokenizer.pieces())
+    with_mark = {token for token, piece in pieces if "." in piece or piece == "<0x2E>"}
     assert set((logits[0, 0] < 0).nonzero()[:, 0].tolist()) == with_mark > set()
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+@pytest.mark.parametrize("word", ["/", "<", ">", "…", "龘", "東—", "東京"])
+def test_words_are_banned_in_every_spelling(kind, word):
+    """Also in bytes; the names of special tokens and of bytes are no text."""
+    tokenizer = tokenizer_of(kind, "ja")
+    banned = BannedWords([word], tokenizer)
+    spellings = [([c], [f"<0x{byte:02X}>" for byte in c.encode()]) for c in word]
+    combined = map(itertools.chain.from_iterable, itertools.product(*spellings))
+    found = [tokenizer.ids_of(list(pieces)) for pieces in combined]
+    known = [ids for ids in found if UNK_ID not in ids]
+    assert kind == "char" or known
+    for *begun, last in known:
+        logits = torch.zeros(1, 1, len(tokenizer))
+        banned.apply(logits, torch.tensor([[[*tokenizer.to_ids("私は"), *begun]]]))
+        forbidden = set((logits[0, 0] < 0).nonzero()[:, 0].tolist())
+        assert last in forbidden
+        assert not any(token <= EOS_ID or tokenizer.is_byte(token) for token in forbidden - {last})
 
 
 def test_marks_are_required_as_words_where_they_are_words():

@@ -14,6 +14,9 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.words import continues_word, is_spaceless
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizer
 
+# Bytes of a character, the token that may complete a word after them, and the text that it adds.
+Completing = tuple[Ids, int, str]
+
 
 class BannedWords:
     """Words that no translation may contain, however they are split into tokens.
@@ -41,10 +44,8 @@ class BannedWords:
         others = [word for word in normalized if word not in (*whole, *spaceless)]
         sequences = (tokenizer.to_ids(word) for word in others)
         self._sequences = [ids for ids in sequences if UNK_ID not in ids]
-        self._completing = {
-            word: [(token, s) for token, s in enumerate(target.surfaces) if set(s) & set(word)]
-            for word in spaceless
-        }
+        surfaces = [tokenizer.surfaces([token])[0] for token in range(len(tokenizer))]
+        self._completing = {word: _completing(word, surfaces, tokenizer) for word in spaceless}
 
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
         for logits_WV, past_WT in zip(logits_BWV, past_BWT.tolist(), strict=True):
@@ -63,6 +64,15 @@ class BannedWords:
             logits_V[: len(self._ends_word_V)][self._ends_word_V.to(logits_V.device)] = -torch.inf
         for word, candidates in self._completing.items():
             tail = text[max(0, len(text) - len(word) + 1) :]
-            for token, surface in candidates:
-                if word in tail + surface:
+            for begun, token, surface in candidates:
+                if word in tail + surface and past[len(past) - len(begun) :] == begun:
                     logits_V[token] = -torch.inf
+
+
+def _completing(word: str, surfaces: Sequence[str], tokenizer: Tokenizer) -> list[Completing]:
+    """Return the tokens that have a character of a word, and the last byte of its last one."""
+    has_part = ((token, text) for token, text in enumerate(surfaces) if set(text) & set(word))
+    of_text: list[Completing] = [([], token, text) for token, text in has_part]
+    spelt = tokenizer.ids_of([f"<0x{byte:02X}>" for byte in word[-1].encode()])
+    of_bytes = [(spelt[:-1], spelt[-1], word[-1])] if all(map(tokenizer.is_byte, spelt)) else []
+    return of_text + of_bytes
