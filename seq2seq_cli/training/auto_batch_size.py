@@ -27,6 +27,7 @@ from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.oom import free_memory
+from seq2seq_cli.training.optimizers.muon import MuonWithAdamW
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
 from seq2seq_cli.training.step import accumulate_gradients
 
@@ -101,6 +102,8 @@ def make_trial(trial: TrialModel, device: torch.device) -> Callable[[int], bool]
     training, model = trial.training, trial.build().to(device)
     batch_loss = build_loss(model, training, device)
     optimizer = build_optimizer(model, training)
+    if isinstance(optimizer, MuonWithAdamW):
+        optimizer.is_alone = True  # the other processes wait until the size is known
     ema = None if training.ema_decay is None else Ema(model, training.ema_decay)
 
     def fits(sentences: int) -> bool:

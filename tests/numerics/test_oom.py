@@ -15,6 +15,7 @@ import torch
 from bare_runs import ALONE, bare_run, random_batch
 from number_task import numbers_config, write_config
 from seams import before_update, out_of_memory, raise_out_of_memory
+from torch import distributed
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
@@ -230,8 +231,8 @@ def test_largest_that_fits_is_found_within_five_percent(limit):
     assert 0.95 * min(limit, 500) <= found <= min(limit, 500)
 
 
-def trial_model(path: Path) -> TrialModel:
-    config = load_config(path)
+def trial_model(path: Path, *options: str) -> TrialModel:
+    config = load_config(path, options)
     build = partial(Transformer, config.model, 30, 40, shared=False, pad_id=0)
     return TrialModel(build, config.training, longest=12)
 
@@ -255,6 +256,15 @@ def test_auto_batch_size_tries_the_longest_sentences(config):
 def test_auto_batch_size_is_zero_if_the_model_does_not_fit(config):
     with before_update(raise_out_of_memory):
         assert sentences_on_gpu(trial_model(config), torch.device("cpu"), 20) == 0
+
+
+def test_auto_batch_size_is_tried_without_the_other_processes(config, monkeypatch):
+    """They wait for it, and would not answer an optimizer that shares its work with them."""
+    for name, found in (("is_initialized", True), ("get_world_size", 2), ("get_rank", 0)):
+        monkeypatch.setattr(distributed, name, lambda found=found: found)
+    monkeypatch.setattr(distributed, "all_gather", None)
+    trial = trial_model(config, "training.optimizer=muon")
+    assert sentences_on_gpu(trial, torch.device("cpu"), 2) == 2
 
 
 @pytest.mark.slow

@@ -33,6 +33,8 @@ class MuonWithAdamW(Optimizer):
     which always computes in bf16: 100 times slower on a CPU without instructions for it.
     """
 
+    is_alone = False  # whether no other process makes the same updates, and shares the work
+
     def __init__(
         self,
         params: Iterable[dict[str, Any]],
@@ -61,7 +63,8 @@ class MuonWithAdamW(Optimizer):
             momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
             torch._foreach_lerp_(momenta, gradients, 1 - _MOMENTUM)
             updates = torch._foreach_lerp(gradients, momenta, _MOMENTUM)
-            directions = orthogonalize_in_parts(torch.stack(updates)).float()
+            orthogonal = orthogonalize if self.is_alone else orthogonalize_in_parts
+            directions = orthogonal(torch.stack(updates)).float()
             torch._foreach_mul_(parameters, 1 - lr * decay)
             scaled = directions * (-_SIZE * lr * math.sqrt(max(shape)))
             torch._foreach_add_(parameters, list(scaled.unbind()))
