@@ -17,7 +17,6 @@ _OF_SCORES = (
     *("validation.", "data.valid", "data.general", "data.direction"),
     "tokenizer.normalization",
 )
-_INSIDE = 0.381966  # of a range: a point that is no whole number, whatever the ends
 
 Check = Callable[[str], object]  # raises UserError if the config does not take `section.key=value`
 
@@ -150,7 +149,7 @@ def _range(name: str, text: str, config: Config, check: Check) -> Option:
     is_whole = float(low).is_integer() and float(high).is_integer()
     if is_whole:
         try:
-            check(f"{name}={low + _INSIDE * (high - low):g}")
+            check(f"{name}={low + 0.5}")
             is_whole = False
         except UserError:
             low, high = int(low), int(high)

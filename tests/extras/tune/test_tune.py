@@ -299,6 +299,9 @@ def test_a_range_has_the_scale_and_the_numbers_of_its_option(config):
     assert (lr.low, lr.high, lr.is_log, lr.is_whole) == (pytest.approx(2e-3), 0.2, True, False)
     assert warmup == Option("training.warmup_steps", (), 5, 15, is_whole=True)
     assert (dropout.is_log, dropout.is_whole) == (False, False)
+    for ends in ("20000..400000", "x1000..x30001", "1234567..1234568"):
+        (steps,) = search_space([f"training.max_steps={ends}"], load_config(config), takes)
+        assert steps.is_whole, ends
     for option, value, text in ((lr, 0.0123456, "0.0123"), (lr, 0.2, "0.2"), (warmup, 7, "7")):
         assert option.text_of(value) == text
         assert option.value_of(text) == pytest.approx(value, rel=5e-3)
