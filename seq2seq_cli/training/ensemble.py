@@ -102,5 +102,8 @@ def scores_of(folder: RunFolder, config: Config) -> str:
     found = [read_model_scores(member.weights()) for member in folder.members()]
     rows = {f"member {n}": each.scores for n, each in enumerate(found, 1) if each is not None}
     rows["ensemble"] = scores.metrics()
-    shown = [[row, *(f"{of_row[name]:.3f}" for name in names)] for row, of_row in rows.items()]
+    shown = [
+        [row, *(f"{of_row[name]:.3f}" if name in of_row else "" for name in names)]
+        for row, of_row in rows.items()
+    ]
     return table([["validation", *names], *shown])

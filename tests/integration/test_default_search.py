@@ -108,6 +108,16 @@ def test_members_and_their_ensemble_are_compared_by_the_same_search(config, run,
     assert first[0] == second[0] == ensemble[0]
 
 
+def test_members_have_no_score_of_a_metric_that_was_chosen_later(config, run, tmp_path):
+    member = shutil.copytree(run, tmp_path / "run")
+    text = (member / "config.yaml").read_text().replace("metric: symbol_error_rate", "metric: ter")
+    (member / "config.yaml").write_text(text)
+    folder = RunFolder(as_ensemble(tmp_path / "ensemble", [member]))
+    names, first, ensemble = scores_of(folder, load_config(config)).splitlines()[-3:]
+    assert names.split() == ["validation", "ter", "loss"]
+    assert (len(first.split()), len(ensemble.split())) == (3, 3)  # `member 1` is two words
+
+
 def test_an_ensemble_has_a_search_of_its_own(run, seq2seq, tmp_path):
     """Of two equal members it is theirs, until it is another one."""
     changed = with_search(run, tmp_path, beam_size=3, length_penalty=2.0)
