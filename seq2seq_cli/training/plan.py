@@ -25,7 +25,7 @@ _HOUR = 3_600
 
 
 def plan_run(run: Run) -> None:
-    """Plan a run that starts or resumes; it keeps its plan unless its limits changed.
+    """Plan a run that starts or resumes; it keeps its plan unless limits or warm-up changed.
 
     Resolves `training.warmup_steps: auto`. Raises UserError if the run ends before its warm-up.
     """
@@ -42,11 +42,15 @@ def plan_run(run: Run) -> None:
             f"the peak rate is reached; raise {limit}, lower warmup_steps, or leave it out in a "
             "new run; a run that has started keeps its own (--allow-changed training.warmup_steps)"
         )
-    if hours is not None and (old.most, old.hours) == (most, hours):
+    asked = run.config.training.warmup_updates
+    is_same_warmup = old.asked in (None, asked)
+    if hours is not None and (old.most, old.hours) == (most, hours) and is_same_warmup:
         return
-    is_warmed_up = old.hours is not None and old.warmup <= state.step
-    warmup = old.warmup if is_warmed_up else run.config.training.warmup_updates
-    state.plan = Plan(most, warmup, step=old.step, pace=old.pace, most=most, hours=hours)
+    is_warmed_up = is_same_warmup and old.hours is not None and old.warmup <= state.step
+    warmup = old.warmup if is_warmed_up else asked
+    state.plan = Plan(
+        most, warmup, step=old.step, pace=old.pace, most=most, hours=hours, asked=asked
+    )
     if hours is not None:
         state.plan = _fitted(run, state.plan)
 

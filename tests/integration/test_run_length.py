@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.run import Hooks
+from seq2seq_cli.training.plan import plan_run
+from seq2seq_cli.training.run import Hooks, TrainingState
 
 
 @pytest.fixture(scope="module")
@@ -282,6 +284,23 @@ def test_warmup_fits_into_the_time(config, tmp_path):
     log = (tmp_path / "run/train.log").read_text()
     assert "warm-up after 9 in place of 500" in log
     assert rates[9] == max(rates.values()) == 1e-2
+
+
+@pytest.mark.parametrize("step", [3, 15])
+def test_another_warmup_changes_a_plan_for_a_time_limit(config, step):
+    """Also after the end of the warm-up before, and only once."""
+    asked = [options(max_steps=99, max_hours=1, warmup_steps=n)[1::2] for n in (10, 40)]
+    given = [load_config(config, each) for each in asked]
+    text = SimpleNamespace(batches=None)
+    run = SimpleNamespace(state=TrainingState(), config=given[0], data=text)
+    plan_run(run)
+    run.state.step, run.config = step, given[1]
+    plan_run(run)
+    plan = run.state.plan
+    assert (plan.total, plan.warmup) == (99, 40)
+    run.state.plan = plan._replace(warmup=20)  # as too little time would
+    plan_run(run)
+    assert run.state.plan.warmup == 20
 
 
 @pytest.mark.parametrize(("num_valid", "epochs"), [(3, 1), (300, 84)])

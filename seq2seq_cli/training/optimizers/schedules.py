@@ -24,6 +24,7 @@ class Plan(NamedTuple):
     pace: NonNegativeFloat = 0.0  # seconds per update without validations; 0: not known yet
     most: NonNegativeInt = 0  # updates that `max_steps` and `max_epochs` allow
     hours: NonNegativeFloat | None = None  # `max_hours`
+    asked: NonNegativeInt | None = None  # `warmup_steps`; None in plans of earlier versions
 
     def decay(self, step: int) -> float:
         """Return the progress of the decay at a 1-based step.
