@@ -195,6 +195,13 @@ def test_a_member_that_fails_does_not_end_the_others(imports_shared, tmp_path):
         launch_each({"": partial(signal.raise_signal, signal.SIGKILL)}, 1)
 
 
+def test_a_process_of_torchrun_starts_no_runs(monkeypatch):
+    """It would start a whole ensemble in each of its processes."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "mine")
+    with pytest.raises(UserError, match="a launcher such as torchrun is for one run"):
+        launch_each({}, 1)
+
+
 def test_what_fails_is_named(imports_shared, tmp_path, caplog):
     fails = partial(load_config, tmp_path / "missing.yaml")
     with pytest.raises(UserError, match=r"^runs/2: there is no config file"):

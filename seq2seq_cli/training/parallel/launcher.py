@@ -171,6 +171,11 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
         raise UserError(
             "training several runs needs the signals of Linux or macOS: train them one by one"
         )
+    if is_started_by_launcher():
+        raise UserError(
+            "a launcher such as torchrun is for one run: start a command that trains several, such "
+            "as train --ensemble, without it"
+        )
     context = process_context(*TRAINING_IMPORTS, **_ENVIRONMENT)
     num_threads = max(1, torch.get_num_threads() // at_once)
     screen = threading.Lock()
