@@ -144,7 +144,7 @@ def settle_interval(config: Config, cost: float, batches: BatchSampler) -> Confi
     """Resolve `validation.every: auto`; `cost` is the cost of a validation, in epochs."""
     if config.validation.every != "auto":
         return config
-    epochs = max(1.0, cost / _SHARE_OF_VALIDATION)
+    epochs = cost / _SHARE_OF_VALIDATION
     updates = len(batches) / config.training.gradient_accumulation
     every = math.ceil(epochs if config.validation.unit == "epochs" else epochs * updates)
     return config.updated(validation={"every": every})

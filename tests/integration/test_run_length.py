@@ -22,7 +22,6 @@ from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.plan import plan_run
 from seq2seq_cli.training.run import Hooks, TrainingState
-from seq2seq_cli.training.setup import settle_interval
 
 
 @pytest.fixture(scope="module")
@@ -321,16 +320,6 @@ def test_validations_take_at_most_a_tenth_of_the_time_by_default(
     assert time["validations"] == -(-500 // interval)
     most = time["seconds_per_epoch"] * validation["every"] / 10
     assert time["seconds_of_validations"] <= time["validations"] * most
-
-
-@pytest.mark.parametrize(
-    ("cost", "unit", "every"),
-    [(0.001, "epochs", 1), (0.001, "steps", 241), (0.25, "epochs", 3), (0.25, "steps", 603)],
-)
-def test_validations_are_at_most_once_an_epoch_by_default(config, cost, unit, every):
-    options = ["validation.every=auto", f"validation.unit={unit}"]
-    loaded = load_config(config, [*options, "training.gradient_accumulation=2"])
-    assert settle_interval(loaded, cost, range(482)).validation.every == every
 
 
 def test_check_names_the_limit_that_ends_the_run(config, seq2seq: Command):
