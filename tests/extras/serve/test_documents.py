@@ -216,6 +216,38 @@ def test_html(source: str, found: list[str], expected: str | None):
         assert write(source, "html", upper) == expected
 
 
+GLUED = [
+    ("<a href=u>Müller</a>-<a href=v>Meier</a>", "html"),
+    ("Choose either/<b>or</b> here", "html"),
+    ("user@<a href=x>host.org</a>, please", "html"),
+    ("H<sub>2</sub>O<sub>2</sub>", "html"),
+    ("See [Docs](a)/[Code](b)", "markdown"),
+]
+
+
+@pytest.mark.parametrize(("source", "name"), GLUED)
+def test_markup_that_begins_inside_a_word_stays_there(source: str, name: FormatName):
+    assert write(source, name, same) == source
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("either/<b>or</b>", "entweder/oder", "entweder/<b>oder</b>"),
+        ("<a x>English</a>|<a y>German</a>", "英语|德语", "<a x>英语</a>|<a y>德语</a>"),
+        ("one/<b>two</b>", "a/b/c", "<b>a/b/c</b>"),
+        ("(<b>or</b>)", "“oder”", "“<b>oder</b>”"),
+    ],
+)
+def test_markup_begins_inside_a_translated_word(source: str, target: str, expected: str):
+    """Where the same mark divides both."""
+
+    def translate(_: Sentence) -> SentenceOutput:
+        return SentenceOutput(target, [(0, i) for i in range(len(word_spans(target)))])
+
+    assert write(source, "html", translate) == expected
+
+
 def test_markup_follows_its_words():
     source = "I see <b>the <i>red</i> house</b> <a href='x'>today</a>."
     expected = "<a href='x'>today</a> <b>house <i>red</i> the</b> see I."
@@ -361,18 +393,24 @@ def test_any_text_can_be_read_as_html(source: str):
     assert isinstance(write(source, "html", same), str)
 
 
+def glued(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Parts with spaces between them, or in one word."""
+    marks = st.sampled_from([" ", "/", "-", ""])
+    return st.tuples(marks, st.lists(parts, min_size=1, max_size=3)).map(lambda p: p[0].join(p[1]))
+
+
 INLINE_HTML = st.recursive(
     st.sampled_from(["one", "two, three", "5", "x &lt; y", "<code>f(1)</code>"]),
     lambda inner: st.tuples(
         st.sampled_from(["b", "i class='x > y'", "a href=x", "span translate=yes"]),
-        st.lists(inner, min_size=1, max_size=3).map(" ".join),
+        glued(inner),
     ).map(lambda pair: f"<{pair[0]}>{pair[1]}</{pair[0].split()[0]}>"),
     max_leaves=5,
 )
 BLOCKS_OF_HTML = st.one_of(
     st.tuples(
         st.sampled_from(["p", "li", "h1 id=x", "td", "title", "div><div"]),
-        st.lists(INLINE_HTML, min_size=1, max_size=4).map(" ".join),
+        glued(INLINE_HTML),
     ).map(lambda pair: f"<{pair[0]}>{pair[1]}</{pair[0].split()[0].split('>')[0]}>"),
     st.sampled_from(
         [

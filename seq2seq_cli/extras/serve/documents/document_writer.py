@@ -7,6 +7,7 @@ no translation is left out, except in XML; a link goes around the nearest word.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from seq2seq_cli.extras.serve.documents.document import Document, Gap, Sentence, Span
 from seq2seq_cli.extras.serve.messages import SentenceOutput
@@ -35,9 +36,11 @@ class DocumentWriter:
                 self._last = translation.text
                 if not piece.spans:
                     return text + self._document.escape(translation.text)
-                nodes = _tree(piece.spans, _AlignedWords(piece.text, translation))
-                writer = _MarkupWriter(piece.text, translation.text, self._document)
-                return text + "".join(writer.write((0, len(translation.text)), nodes))
+                words = _AlignedWords(piece.text, translation)
+                nodes = [_Node(span, *words.target_range(span)) for span in piece.spans]
+                roots = _tree(nodes)
+                writer = _MarkupWriter(piece.text, translation.text, nodes, self._document)
+                return text + "".join(writer.write((0, len(translation.text)), roots))
             if isinstance(piece, Gap):
                 text += separator(self._last) if piece.text in ("", " ") else piece.text
             else:
@@ -90,9 +93,14 @@ class _AlignedWords:
         first, last = _longest_run(targets, gap=0 if is_exact else 1)
         start, end = self._tgt_words[first][0], self._tgt_words[last][1]
         if is_exact:
-            # The same text near the aligned words. If there is none: these words, if the span has
-            # whole words; else the position after them, so that no other text is lost or marked.
+            # The same text in or near the aligned words. If there is none: these words, if the
+            # span has whole words; else the position after them, so that no other text is lost or
+            # marked.
             text = self._source[span.start : span.end]
+            before = self._source[self._src_starts[words[0]] : span.start]
+            found = self._target.find(before + text, start, end) + len(before)
+            if text.strip() and found >= len(before):
+                return found, found + len(text)
             found = self._target.find(text, max(0, start - len(text)))
             found = found if 0 <= found <= end else self._target.find(text)
             if text.strip() and found >= 0:
@@ -130,8 +138,9 @@ class _AlignedWords:
         return self._before_punctuation(position, start, end)
 
     def _without_punctuation(self, span: Span, start: int, end: int) -> Range:
-        """Leave punctuation at the ends outside, unless the span has some there."""
+        """Leave out what is around the span in its first and last word, such as punctuation."""
         end = self._before_punctuation(span.end, start, end)
+        start = self._after_punctuation(span.start, start, end)
         if self._source[span.start].isalnum():
             while start < end - 1 and not self._target[start].isalnum():
                 start += 1
@@ -142,15 +151,38 @@ class _AlignedWords:
 
         That is the same text, such as the comma after f(), or punctuation.
         """
-        word = bisect_right(self._src_ends, position)
-        is_within = word < len(self._src_ends) and self._src_starts[word] < position
-        rest = self._source[position : self._src_ends[word]] if is_within else ""
+        _, rest = self._divided_word(position)
         if rest and self._target[start:end].endswith(rest) and len(rest) < end - start:
             return end - len(rest)
+        if place := self._dividing(rest[:1], position, start, end):
+            return place
         if self._source[position - 1].isalnum():
             while end - 1 > start and not self._target[end - 1].isalnum():
                 end -= 1
         return end
+
+    def _after_punctuation(self, position: int, start: int, end: int) -> int:
+        """Return the start of target words, without what precedes `position` in its source word."""
+        rest, _ = self._divided_word(position)
+        if rest and self._target.startswith(rest, start, end - 1):
+            return start + len(rest)
+        place = self._dividing(rest[-1:], position, start, end)
+        return place + 1 if place else start
+
+    def _divided_word(self, position: int) -> tuple[str, str]:
+        """Return the parts of the source word around `position`, which are empty at its ends."""
+        word = bisect_right(self._src_ends, position)
+        if word == len(self._src_ends) or self._src_starts[word] >= position:
+            return "", ""
+        start, end = self._src_starts[word], self._src_ends[word]
+        return self._source[start:position], self._source[position:end]
+
+    def _dividing(self, mark: str, position: int, start: int, end: int) -> int:
+        """Return where a mark divides a translation as it does the word (either/or), or 0."""
+        word, target = "".join(self._divided_word(position)), self._target[start:end]
+        is_one = word.count(mark) == target.count(mark) == len(target.split()) == 1
+        is_inside = is_one and not mark.isalnum() and 0 < target.index(mark) < len(target) - 1
+        return start + target.index(mark) if is_inside else 0
 
 
 def _longest_run(numbers: Sequence[int], gap: int) -> Range:
@@ -179,11 +211,10 @@ class _Node:
     has_link: bool = False
 
 
-def _tree(spans: Sequence[Span], words: _AlignedWords) -> list[_Node]:
+def _tree(nodes: Sequence[_Node]) -> list[_Node]:
     """Return the outermost spans; the range of each includes the ranges of the spans inside."""
     roots: list[_Node] = []
     opened: list[_Node] = []
-    nodes = [_Node(span, *words.target_range(span)) for span in spans]
     for node in nodes:
         start, end = node.span.start, node.span.end
         while opened and not (opened[-1].span.start <= start < opened[-1].span.end >= end):
@@ -201,11 +232,13 @@ def _tree(spans: Sequence[Span], words: _AlignedWords) -> list[_Node]:
 class _MarkupWriter:
     """Writes a translation with markup."""
 
-    def __init__(self, source: str, text: str, document: Document) -> None:
+    def __init__(self, source: str, text: str, nodes: Sequence[_Node], document: Document) -> None:
         self._source, self._text, self._escape = source, text, document.escape
         self._keeps_elements = document.keeps_elements
         self._line_start = 0
-        words = word_spans(text)
+        cuts = {edge for node in nodes if node.span.is_link for edge in (node.start, node.end)}
+        edges = sorted(cuts.union(*word_spans(text)))
+        words = [(start, end) for start, end in pairwise(edges) if text[start:end].strip()]
         self._starts, self._ends = [start for start, _ in words], [end for _, end in words]
 
     def write(self, place: Range, nodes: Sequence[_Node]) -> Iterator[str]:
