@@ -625,6 +625,22 @@ def test_cells_of_tables_have_bars():
     assert write(source, "markdown", upper) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("请访问https://example.com。这是好网站。", ["请访问。", "这是好网站。"]),
+        ("https://a.b/c?d=e&f是官方网站", ["是官方网站"]),
+        ("공식 사이트는 https://a.b입니다.", ["공식 사이트는 입니다."]),
+        ("see (https://de.wikipedia.org/wiki/Müller), please", ["see (), please"]),
+        ("**https://a.b** or *https://a.b/c_d*, too", [" or , too"]),
+        ("See [https://a.b](https://a.b) now.", ["See  now."]),
+    ],
+)
+def test_addresses_in_markdown_end_where_text_goes_on(source: str, found: list[str]):
+    assert sentences(source, "markdown") == [sentence.strip() for sentence in found]
+    assert write(source, "markdown", same).split() == source.split()
+
+
 def test_code_directly_after_a_sentence():
     assert sentences("运行命令。`make`二。", "markdown") == ["运行命令。", "make二。"]
     assert write("运行命令。`make`二。", "markdown", same) == "运行命令。`make`二。"

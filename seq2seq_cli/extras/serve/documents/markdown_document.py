@@ -21,13 +21,16 @@ from seq2seq_cli.extras.serve.documents.paragraphs import (
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n---[ \t]*(?:\n|\Z)", re.DOTALL)
 _LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
+# In scripts without spaces, and Korean, text goes on directly after an address.
+_ADDRESS = r"https?://(?:(?!\]\()[!-;=?-~\u00c0-\u0dff])+(?<![.,;:!?)\]'\"*_~،؛؟])"
 _TOKEN = re.compile(
     r"(?P<hard_break>(?:(?<! ) {2,}+|\\)\n)"
     r"|(?P<soft_break> ?\n)"
     r"|(?P<escape>\\[!-/:-@\[-`{-~])"
     r"|(?P<ticks>`+)"
     r"|(?P<object>\[\^[^\[\]\s]+\](?::\s+)?|^\[[ xX]\](?=\s)"
-    r"|<[A-Za-z][A-Za-z0-9+.-]*:[^<>\s]*>|<[^<>\s@]+@[^<>\s]+>|https?://[^\s<>]*[^\s<>.,;:!?)\]'\"])"
+    r"|<[A-Za-z][A-Za-z0-9+.-]*:[^<>\s]*>|<[^<>\s@]+@[^<>\s]+>"
+    rf"|{_ADDRESS})"
     r"|(?P<html></?[A-Za-z][^<>]*>)"
     r"|(?P<open>!?\[)"
     r"|(?P<close>\])"
