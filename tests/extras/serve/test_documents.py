@@ -590,6 +590,17 @@ def test_markdown_keeps_its_markup():
     assert "| 1 | **X Y** |" in written
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("front", ["---|title: one|---|", "---|---|", ""])
+def test_front_matter_is_kept(mark: str, end: str, front: str):
+    """Also with a byte order mark before it."""
+    source = f"{mark}{front}# Two||three|---|".replace("|", end)
+    assert sentences(source, "markdown") == ["Two", "three"]
+    written = write(source, "markdown", upper)
+    assert written == source.replace("Two", "TWO").replace("three", "THREE")
+
+
 def test_references_of_markdown_keep_their_labels():
     source = "See [one] and [two][] and ![three](x.png).\n\n[one]: http://a\n[two]: http://b\n"
     expected = (

@@ -19,7 +19,7 @@ from seq2seq_cli.extras.serve.documents.paragraphs import (
     paragraph_pieces,
 )
 
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n---[ \t]*(?:\n|\Z)", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\ufeff?(?:---[ \t]*\r?\n(?:.*?\n)??---[ \t]*(?:\r?\n|\Z))?", re.DOTALL)
 _LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
 # In scripts without spaces, and Korean, text goes on directly after an address.
 _ADDRESS = r"https?://(?:(?!\]\()[!-;=?-~\u00c0-\u0dff])+(?<![.,;:!?)\]'\"*_~،؛؟])"
@@ -55,7 +55,8 @@ class _Slice(NamedTuple):
 def read_markdown(source: str, splitter: SentenceSplitter) -> Document:
     """Split Markdown (CommonMark with tables); a paragraph becomes one line."""
     front = _FRONT_MATTER.match(source)
-    position = front.end() if front else 0
+    assert front is not None
+    position = front.end()
     line_ends = _LINE_END.finditer(source, position)
     starts = [position, *(end.end() for end in line_ends), len(source)]
     plain = source.replace("\0", "\ufffd")  # as the parser does
