@@ -652,6 +652,27 @@ def test_addresses_in_markdown_end_where_text_goes_on(source: str, found: list[s
     assert write(source, "markdown", same).split() == source.split()
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("## Two <!-- no toc -->", "## TWO <!-- no toc -->"),
+        ("one <!--> two <!---> three", "ONE <!-->  TWO <!--->  THREE"),
+        ("one <!-- `two\nthree --> *four*", "ONE <!-- `two three -->  *FOUR*"),
+        ("one <!-- two -- >", "ONE \\<!-- TWO -- >"),
+        ("one ![two](<a b.png>) three", "ONE ![two](<a b.png>)  THREE"),
+        ("[one](<a b.md> 't')", None),
+        ("[one](a_(b_(c)) (t)) two", "[ONE](a_(b_(c)) (t)) TWO"),
+        ('[one](a "t \\" u") two', '[ONE](a "t \\" u") TWO'),
+        ("[one]( a\\)b\n) two", "[ONE]( a\\)b ) TWO"),
+        ("[one](a b)", "\\[ONE\\](A B)"),
+        ("[one](<a b)", "\\[ONE\\](\\<A B)"),
+    ],
+)
+def test_comments_and_targets_of_markdown(source: str, expected: str | None):
+    expected = expected or source.replace("one", "ONE")
+    assert write(source, "markdown", upper) == expected
+
+
 def test_code_directly_after_a_sentence():
     assert sentences("运行命令。`make`二。", "markdown") == ["运行命令。", "make二。"]
     assert write("运行命令。`make`二。", "markdown", same) == "运行命令。`make`二。"

@@ -32,12 +32,18 @@ _TOKEN = re.compile(
     r"|<[A-Za-z][A-Za-z0-9+.-]*:[^<>\s]*>|<[^<>\s@]+@[^<>\s]+>"
     rf"|{_ADDRESS})"
     r"|(?P<html></?[A-Za-z][^<>]*>)"
+    r"|(?P<comment><!--)"
     r"|(?P<open>!?\[)"
     r"|(?P<close>\])"
     r"|(?P<emphasis>\*{1,3}|(?<!\w)_{1,3}(?=\S)|(?<=\S)_{1,3}(?!\w)|~~)"
 )
+_PART = r"(?:\\[!-~]|[^()\s])*+"  # of an address, between parentheses
 _TARGET = re.compile(
-    r"\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|\[[^\[\]\n]*\]"
+    rf"\(\s*(?:<(?:\\.|[^<>\\\n])*+>"
+    rf"|(?!<){_PART}(?:\({_PART}(?:\({_PART}\){_PART})*+\){_PART})*+)"
+    r"(?:\s+(?:\"(?:\\.|[^\"\\])*+\"|'(?:\\.|[^'\\])*+'|\((?:\\.|[^()\\])*+\)))?\s*\)"
+    r"|\[[^\[\]\n]*\]",
+    re.DOTALL,
 )
 _SPECIAL = re.compile(r"[\\`*|\[\]<]|(?<!\w)_|_(?!\w)")
 _BLOCK = re.compile(r"^(\d+(?=[.)]\s)|(?=[-+#>]\s))")
@@ -121,6 +127,7 @@ def _tokens(raw: str, labels: Collection[str]) -> list[_Inline]:
         runs.setdefault(len(run[0]), []).append(run.start())
     tokens: list[_Inline] = []
     brackets: list[int] = []  # the numbers of tokens that open one
+    last_comment = raw.rfind("-->")
     position = 0
     while match := _TOKEN.search(raw, position):
         kind, position = str(match.lastgroup), match.end()
@@ -129,6 +136,9 @@ def _tokens(raw: str, labels: Collection[str]) -> list[_Inline]:
             closing = bisect_left(same, position)
             kind = "code" if closing < len(same) else "text"
             position = same[closing] + len(match[0]) if kind == "code" else position
+        elif kind == "comment":  # which <!--> and <!---> are too
+            kind = "html" if match.start() < last_comment - 1 else "text"
+            position = raw.find("-->", match.start() + 2) + 3 if kind == "html" else position
         elif kind == "open":
             brackets.append(len(tokens))
         elif kind == "close" and brackets:
