@@ -673,6 +673,28 @@ def test_comments_and_targets_of_markdown(source: str, expected: str | None):
     assert write(source, "markdown", upper) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "found", "expected"),
+    [
+        ("Tom &amp; caf&eacute; &#8364;", "Tom & café €", "TOM & CAFÉ €"),
+        ("a &notit; &copy", "a &notit; &copy", "A \\&NOTIT; &COPY"),
+        ("&nbsp;&nbsp;one&nbsp;two", "one\xa0two", "&nbsp;&nbsp;ONE\xa0TWO"),
+        ("a&NewLine;&#13;b", "a  b", "A  B"),
+        ("\\&amp; means", "&amp; means", None),
+        ("\\## one", "## one", None),
+        ("\\>one", ">one", None),
+        ("\\~~~ one", "~~~ one", "\\~\\~\\~ ONE"),
+        ("\\_\\_one\\_\\_", "__one__", None),
+        ("# one \\##", "one ##", None),
+        ("one & two # three > four ~ 5 - 6 = 7", None, None),
+    ],
+)
+def test_character_references_and_escapes(source: str, found: str | None, expected: str | None):
+    assert sentences(source, "markdown") == [found or source]
+    translate = upper if expected else same
+    assert write(source, "markdown", translate) == (expected or source)
+
+
 def test_code_directly_after_a_sentence():
     assert sentences("运行命令。`make`二。", "markdown") == ["运行命令。", "make二。"]
     assert write("运行命令。`make`二。", "markdown", same) == "运行命令。`make`二。"
@@ -702,7 +724,37 @@ def test_markup_across_lines_of_markdown(source: str, expected: str):
 
 
 INLINE_MARKDOWN = st.sampled_from(
-    ["one", "two, three", "5 \\* 3", "a \\| b", "`x \\| y`", "`f(*)`", "a\u2028b", "a ![x](y) b"]
+    [
+        *(
+            "one",
+            "two, three",
+            "5 \\* 3",
+            "a \\| b",
+            "`x \\| y`",
+            "`f(*)`",
+            "a\u2028b",
+            "a ![x](y) b",
+        ),
+        *(
+            "c &amp; &copy;",
+            "\\&amp; &lt;d",
+            "\\## e",
+            "f \\#",
+            "\\_\\_g\\_\\_",
+            "h \\~~i~~",
+            "\\> j",
+        ),
+        *(
+            "\\- k",
+            "\\~~~ l",
+            "1\\. m",
+            "\\===",
+            "&#35; n",
+            "m&nbsp;o",
+            "p <!-- q --> r",
+            "&notit;",
+        ),
+    ]
 )
 for form in ("_{}_", "**{}**", "[{}](x)"):
     INLINE_MARKDOWN |= (

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
-from markdown_it.common.utils import normalizeReference
+from markdown_it.common.utils import normalizeReference, unescapeAll
 from markdown_it.token import Token
 
 from seq2seq_cli.extras.serve.documents.document import Document, Piece
@@ -26,11 +26,11 @@ _ADDRESS = r"https?://(?:(?!\]\()[!-;=?-~\u00c0-\u0dff])+(?<![.,;:!?)\]'\"*_~ØŒØ
 _TOKEN = re.compile(
     r"(?P<hard_break>(?:(?<! ) {2,}+|\\)\n)"
     r"|(?P<soft_break> ?\n)"
-    r"|(?P<escape>\\[!-/:-@\[-`{-~])"
     r"|(?P<ticks>`+)"
-    r"|(?P<object>\[\^[^\[\]\s]+\](?::\s+)?|^\[[ xX]\](?=\s)"
+    r"|(?P<object>\[\^[^\[\]\s]+\](?::\s+)?|^\[[ xX]\](?=\s)|^(?:&(?:nb|en|em)sp;)+"
     r"|<[A-Za-z][A-Za-z0-9+.-]*:[^<>\s]*>|<[^<>\s@]+@[^<>\s]+>"
     rf"|{_ADDRESS})"
+    r"|(?P<escape>\\[!-/:-@\[-`{-~]|&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][0-9A-Za-z]{1,31});)"
     r"|(?P<html></?[A-Za-z][^<>]*>)"
     r"|(?P<comment><!--)"
     r"|(?P<open>!?\[)"
@@ -45,8 +45,11 @@ _TARGET = re.compile(
     r"|\[[^\[\]\n]*\]",
     re.DOTALL,
 )
-_SPECIAL = re.compile(r"[\\`*|\[\]<]|(?<!\w)_|_(?!\w)")
-_BLOCK = re.compile(r"^(\d+(?=[.)]\s)|(?=[-+#>]\s))")
+_SPECIAL = re.compile(
+    r"[\\`*|\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~"
+    r"|&(?=#?[0-9A-Za-z]{1,31};)|(?<!\S)#(?=#*\s*$)"  # which would end a heading
+)
+_BLOCK = re.compile(r"^(\d+(?=[.)]\s)|(?=[-+]\s|>|#{1,6}\s|[-=]{2,}\s*$))")
 _LONGEST_LABEL = 999  # characters, in CommonMark
 
 
@@ -211,7 +214,7 @@ def _marked(raw: str, tokens: Sequence[_Inline], breaks: Sequence[str]) -> tuple
         num_lines += markup.count("\n")
         markup = markup.replace("\n", " ") if kind != "hard_break" else breaks[num_lines - 1]
         if kind == "escape":
-            words = markup[1:]
+            words = _LINE_END.sub(" ", unescapeAll(markup))
         elif kind == "code":
             words = markup.strip("`").strip()
             marks.append(Mark(length, markup, "replace", end=length + len(words)))
