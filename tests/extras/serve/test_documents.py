@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 
+import hypothesis
 import pytest
 from commands import ROOT
 from hypothesis import given
@@ -13,7 +14,7 @@ from markdown_it import MarkdownIt
 from seq2seq_cli.extras.serve.documents.document import Document, Sentence
 from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
 from seq2seq_cli.extras.serve.documents.formats import READERS, FormatName
-from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
+from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter, has_letters
 from seq2seq_cli.extras.serve.documents.xml_document import XmlTags, read_xml
 from seq2seq_cli.extras.serve.messages import SentenceOutput
 from seq2seq_cli.text.sentences import sentence_spans, split_sentences
@@ -693,6 +694,58 @@ def test_character_references_and_escapes(source: str, found: str | None, expect
     assert sentences(source, "markdown") == [found or source]
     translate = upper if expected else same
     assert write(source, "markdown", translate) == (expected or source)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("an _important_ word", "一个 重要 词", "一个*重要*词"),
+        ("this is **“important”** .", "这 是 “重要” 。", "这是<strong>“重要”</strong>。"),
+        ("the **File:** menu", "打开 文件： 菜单", "打开<strong>文件：</strong>菜单"),
+        ("see **[this](x)** now", "请 看 这", "请<strong>[看](x)</strong>这"),
+        ("one **two** **three**", "一 二 三", "一**二**<strong>三</strong>"),
+        ("one **two _three_**", "一 二 三", "一<strong>二*三*</strong>"),
+    ],
+)
+def test_emphasis_in_scripts_without_spaces(source: str, target: str, expected: str):
+    """It is written so that it is emphasis for CommonMark: `target` has a part for each word."""
+
+    def translate(_: Sentence) -> SentenceOutput:
+        parts = target.split()
+        numbers = [number for number, part in enumerate(parts) for _ in word_spans(part)]
+        return SentenceOutput("".join(parts), [(n, i) for i, n in enumerate(numbers)])
+
+    assert write(source, "markdown", translate) == expected
+
+
+def test_emphasis_between_sentences_keeps_its_space():
+    def translate(sentence: Sentence) -> SentenceOutput:
+        return SentenceOutput("一。", [(i, 0) for i in range(len(sentence.text.split()))])
+
+    assert write("**One.** Two. Three *four. Five*.", "markdown", translate) == (
+        "**一。** 一。*一*。*一*。"
+    )
+
+
+EMPHASIS = st.sampled_from(["one", "_two_", "**three,**", "(*four*)", "~~five~~", "***six***"])
+for form in ("[{}](x)", "**{}**", "_{}_"):
+    EMPHASIS |= st.lists(EMPHASIS, min_size=1, max_size=3).map(" ".join).map(form.format)
+
+
+@given(st.lists(EMPHASIS, min_size=1, max_size=4).map(" ".join), st.data())
+def test_no_delimiter_of_emphasis_is_shown(source: str, data: st.DataObject):
+    parser = MarkdownIt("commonmark").enable("strikethrough")
+    hypothesis.assume(not re.search("[*_~]", parser.render(source)))
+    target = data.draw(
+        st.text(alphabet="甲乙，“”ab ", min_size=1).map(str.strip).filter(has_letters)
+    )
+
+    def translate(sentence: Sentence) -> SentenceOutput:
+        pairs = [st.integers(0, len(word_spans(s)) - 1) for s in (sentence.text, target)]
+        return SentenceOutput(target, data.draw(st.lists(st.tuples(*pairs))))
+
+    shown = parser.render(write(source, "markdown", translate))
+    assert not re.search("[*_~]", shown)
 
 
 def test_code_directly_after_a_sentence():

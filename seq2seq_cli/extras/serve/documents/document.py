@@ -52,12 +52,18 @@ class Gap(NamedTuple):
 Piece = str | Sentence | Gap  # a string is copied
 
 
+def enclose(span: Span, inner: str, before: str, after: str) -> str:
+    """Return text with markup around it; `before` and `after` are what it stands between."""
+    return f"{span.before}{inner}{span.after}"
+
+
 @dataclass(frozen=True)
 class Document:
-    """The pieces of a text in order, and how its format writes plain text."""
+    """The pieces of a text in order, and how its format writes plain text and markup."""
 
     pieces: tuple[Piece, ...]
     escape: Callable[[str], str] = str
+    enclose: Callable[[Span, str, str, str], str] = enclose
     keeps_elements: bool = False  # also those whose words have no translation
 
     @property

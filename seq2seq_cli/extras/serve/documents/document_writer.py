@@ -24,6 +24,7 @@ class DocumentWriter:
         self._document = document
         self._pieces = iter(document.pieces)
         self._last = ""  # translation
+        self._written = ""  # with its markup
 
     def add(self, translation: SentenceOutput) -> str:
         """Return the translation of the next sentence, with the text before it.
@@ -34,18 +35,24 @@ class DocumentWriter:
         for piece in self._pieces:
             if isinstance(piece, Sentence):
                 self._last = translation.text
-                if not piece.spans:
-                    return text + self._document.escape(translation.text)
-                words = _AlignedWords(piece.text, translation)
-                nodes = [_Node(span, *words.target_range(span)) for span in piece.spans]
-                roots = _tree(nodes)
-                writer = _MarkupWriter(piece.text, translation.text, nodes, self._document)
-                return text + "".join(writer.write((0, len(translation.text)), roots))
+                self._written = self._with_markup(piece, translation)
+                return text + self._written
             if isinstance(piece, Gap):
-                text += separator(self._last) if piece.text in ("", " ") else piece.text
+                ends_emphasis = (text or self._written).endswith(("*", "_", "~"))  # before a space
+                is_free = piece.text == "" or (piece.text == " " and not ends_emphasis)
+                text += separator(self._last) if is_free else piece.text
             else:
                 text += piece
         raise AssertionError("there is a translation for each sentence")
+
+    def _with_markup(self, sentence: Sentence, translation: SentenceOutput) -> str:
+        if not sentence.spans:
+            return self._document.escape(translation.text)
+        words = _AlignedWords(sentence.text, translation)
+        nodes = [_Node(span, *words.target_range(span)) for span in sentence.spans]
+        roots = _tree(nodes)
+        writer = _MarkupWriter(sentence.text, translation.text, nodes, self._document)
+        return "".join(writer.write((0, len(translation.text)), roots))
 
     def rest(self) -> str:
         """Return the text after the last sentence."""
@@ -233,18 +240,23 @@ class _MarkupWriter:
     """Writes a translation with markup."""
 
     def __init__(self, source: str, text: str, nodes: Sequence[_Node], document: Document) -> None:
-        self._source, self._text, self._escape = source, text, document.escape
-        self._keeps_elements = document.keeps_elements
+        self._source, self._text, self._document = source, text, document
         self._line_start = 0
         cuts = {edge for node in nodes if node.span.is_link for edge in (node.start, node.end)}
         edges = sorted(cuts.union(*word_spans(text)))
         words = [(start, end) for start, end in pairwise(edges) if text[start:end].strip()]
         self._starts, self._ends = [start for start, _ in words], [end for _, end in words]
 
-    def write(self, place: Range, nodes: Sequence[_Node]) -> Iterator[str]:
-        """Yield a part of the translation; if spans overlap, the later one is shortened."""
+    def write(
+        self, place: Range, nodes: Sequence[_Node], around: tuple[str, str] = ("", "")
+    ) -> Iterator[str]:
+        """Yield a part of the translation; if spans overlap, the later one is shortened.
+
+        `around` is the markup directly before and after that part.
+        """
         source, text = self._source, self._text
         position, end = place
+        written = around[0]
         num_links = sum(node.has_link for node in nodes)
         for node in sorted(nodes, key=lambda node: node.start):
             span = node.span
@@ -262,19 +274,26 @@ class _MarkupWriter:
                     start, stop = self._starts[word], min(self._ends[word], most)
             if span.is_line_break and not text[self._line_start : start].strip():
                 continue  # no line is empty
-            yield self._escape(text[position:start])
+            yield (part := self._document.escape(text[position:start]))
+            written = part or written
             needs_space = start == stop and not span.after and bool(span.before.strip())
             if needs_space and source[max(0, span.start - 1) : span.start].isspace():
                 yield " " * (start > 0 and not text[start - 1].isspace())
-            inner = "" if span.replaces else "".join(self.write((start, stop), node.children))
+            inner = ""
+            if not span.replaces:
+                tags = span.before, span.after
+                inner = "".join(self.write((start, stop), node.children, tags))
             had_words = bool(source[span.start : span.end].strip())
             is_lost = had_words and bool(span.after) and not inner.strip()
-            is_left_out = is_lost and not self._keeps_elements
-            yield inner if is_left_out else f"{span.before}{inner}{span.after}"
+            if not is_lost or self._document.keeps_elements:
+                after = text[stop : stop + 1] if stop < end else around[1]
+                inner = self._document.enclose(span, inner, written, after)
+            yield inner
+            written = inner or written
             if needs_space and source[span.end : span.end + 1].isspace():
                 yield " " * bool(text[stop : stop + 1].strip())
             position = stop
             if span.is_line_break:
                 position += text[stop : stop + 1].isspace()
                 self._line_start = position
-        yield self._escape(text[position:end])
+        yield self._document.escape(text[position:end])

@@ -1,6 +1,7 @@
 """Markdown: the text of blocks is translated; markup is copied."""
 
 import re
+import unicodedata
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -11,13 +12,14 @@ from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference, unescapeAll
 from markdown_it.token import Token
 
-from seq2seq_cli.extras.serve.documents.document import Document, Piece
+from seq2seq_cli.extras.serve.documents.document import Document, Piece, Span, enclose
 from seq2seq_cli.extras.serve.documents.paragraphs import (
     Mark,
     SentenceSplitter,
     has_letters,
     paragraph_pieces,
 )
+from seq2seq_cli.text.words import is_spaceless
 
 _FRONT_MATTER = re.compile(r"\ufeff?(?:---[ \t]*\r?\n(?:.*?\n)??---[ \t]*(?:\r?\n|\Z))?", re.DOTALL)
 _LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
@@ -50,6 +52,8 @@ _SPECIAL = re.compile(
     r"|&(?=#?[0-9A-Za-z]{1,31};)|(?<!\S)#(?=#*\s*$)"  # which would end a heading
 )
 _BLOCK = re.compile(r"^(\d+(?=[.)]\s)|(?=[-+]\s|>|#{1,6}\s|[-=]{2,}\s*$))")
+_DELIMITER = re.compile(r"\*{1,3}|_{1,3}|~~")
+_ELEMENTS = {"*": ["em"], "**": ["strong"], "***": ["em", "strong"], "~~": ["del"]}
 _LONGEST_LABEL = 999  # characters, in CommonMark
 
 
@@ -89,12 +93,40 @@ def read_markdown(source: str, splitter: SentenceSplitter) -> Document:
         else:
             pieces.append(source[slices[0].start : position])
     pieces.append(source[position:])
-    return Document(tuple(piece for piece in pieces if piece != ""), _escape)
+    return Document(tuple(piece for piece in pieces if piece != ""), _escape, _enclose)
 
 
 def _escape(text: str) -> str:
     """Write text so that no character of it is markup."""
     return _BLOCK.sub(r"\1\\", _SPECIAL.sub(r"\\\g<0>", text))
+
+
+def _enclose(span: Span, inner: str, before: str, after: str) -> str:
+    """Write markup around text; emphasis in HTML where its delimiters would be text."""
+    if not _DELIMITER.fullmatch(span.before):
+        return enclose(span, inner, before, after)
+    for delimiter in (span.before, span.before.replace("_", "*")):
+        touching = re.compile(rf"(?<!\\)\{delimiter[0]}$")
+        touches = (
+            touching.search(before) or touching.search(inner) or inner.startswith(delimiter[0])
+        )
+        opens = _flanks(delimiter, inner[:1], before[-1:])
+        if opens and _flanks(delimiter, inner[-1:], after[:1]) and not touches:
+            return f"{delimiter}{inner}{delimiter}"
+    names = _ELEMENTS[span.before.replace("_", "*")]
+    opening = "".join(f"<{name}>" for name in names)
+    return opening + inner + "".join(f"</{name}>" for name in reversed(names))
+
+
+def _flanks(delimiter: str, inside: str, outside: str) -> bool:
+    """Return True if emphasis can begin or end between these characters (CommonMark 6.2)."""
+    is_in_word = delimiter[0] != "_" and _is_in_word(inside)
+    return bool(inside.strip()) and (is_in_word or not _is_in_word(outside))
+
+
+def _is_in_word(character: str) -> bool:
+    """Return True if a character is no white space, punctuation or symbol."""
+    return bool(character.strip()) and unicodedata.category(character)[0] not in "PSZ"
 
 
 def _slices(
@@ -188,12 +220,15 @@ def _emphasis(raw: str, tokens: Sequence[_Inline]) -> dict[int, int]:
         elif kind == "target":
             frames.pop()
         elif kind == "emphasis":
-            if counts[markup] and raw[start - 1].strip():
+            before, after = raw[max(0, start - 1) : start], raw[end : end + 1]
+            # In scripts without spaces emphasis may begin and end anywhere, as writers mean it.
+            closes = _flanks(markup, before, "" if is_spaceless(after) else after)
+            if counts[markup] and closes:
                 while tokens[opening := opened.pop()].markup != markup:
                     counts[tokens[opening].markup] -= 1
                 counts[markup] -= 1
                 pairs[opening] = number
-            elif raw[end : end + 1].strip():
+            elif _flanks(markup, after, "" if is_spaceless(before) else before):
                 opened.append(number)
                 counts[markup] += 1
     return pairs
