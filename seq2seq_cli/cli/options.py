@@ -234,7 +234,8 @@ def corpus_from_options(
     if (src is None) != (ref is None) or (pairs is None) == (src is None):
         raise UserError("give --src and --ref, or --pairs alone")
     with as_files([src, ref], pairs) as ([src, ref], pairs):
-        yield ParallelText.of(src=src, tgt=ref, pairs=pairs, fields=fields, features=features)
+        given = {"src": src, "tgt": ref, "pairs": pairs}
+        yield ParallelText.of(is_given_now=True, fields=fields, features=features, **given)
 
 
 @contextlib.contextmanager

@@ -127,15 +127,10 @@ class Corpus(Section):
     @field_validator("pairs")
     @classmethod
     def _known_format(cls, pairs: Path | None, info: ValidationInfo) -> Path | None:
-        files: tuple[Path, ...] = ()
-        if pairs is not None and (is_given_now(info) or pairs.suffix):
-            files = files_of(pairs) if is_given_now(info) else (pairs,)
+        files = files_of(pairs) if pairs is not None and is_given_now(info) else ()
         for path in files:
             if not _has_known_format(path):
-                raise ValueError(
-                    f"{path} must be a .tsv, .jsonl, .tmx or .zip file (the first three may be "
-                    ".gz, .bz2, .xz or .zst)"
-                )
+                raise ValueError(unknown_format(path))
             if format_of(path) != format_of(files[0]):
                 raise ValueError(f"{files[0]} and {path} have different formats: give one of them")
         return pairs
@@ -148,11 +143,10 @@ class Corpus(Section):
         if not is_given_now(info) and self.pairs and not _has_known_format(self.pairs):
             return self  # a folder whose files had a format: it may no longer exist
         if is_given_now(info) and self.src and self.tgt:
-            src, tgt = map(files_by_varying_part, (self.src, self.tgt))
-            for path, file in (*src.items(), *tgt.items()):
-                if max(len(src), len(tgt)) > 1 and not (path in src and path in tgt):
-                    other = self.tgt if path in src else self.src
-                    raise ValueError(f"{file} has no counterpart among the files of {other}")
+            try:
+                _counterparts(self.src, self.tgt)
+            except UserError as error:
+                raise ValueError(str(error)) from None
         if self.pairs is None and self.fields:
             raise ValueError("fields are for pairs: leave them out with src and tgt")
         if self.pairs and not self.field_names:
@@ -186,11 +180,15 @@ class Corpus(Section):
         return tuple(path for part in self.parts() for path in part.paths)
 
     def parts(self) -> "list[Corpus]":
-        """Return a corpus for each file of pairs, or each source and target file."""
-        given = {name: path for name in ("src", "tgt", "pairs") if (path := getattr(self, name))}
-        rows = zip(*map(files_of, given.values()), strict=False)
-        parts = [dict(zip(given, row, strict=True)) for row in rows]
-        return [self.model_copy(update=part) for part in parts]
+        """Return a corpus for each file of pairs, or each source and target file.
+
+        Raises UserError if a source or target file has no counterpart.
+        """
+        if self.src and self.tgt:
+            rows = _counterparts(self.src, self.tgt)
+            return [self.model_copy(update={"src": src, "tgt": tgt}) for src, tgt in rows]
+        assert self.pairs is not None, "it was validated"
+        return [self.model_copy(update={"pairs": path}) for path in files_of(self.pairs)]
 
     @property
     def format(self) -> str | None:
@@ -225,6 +223,29 @@ class Corpus(Section):
 
 def _has_known_format(pairs: Path) -> bool:
     return format_of(pairs) in PAIRS_FORMATS
+
+
+def unknown_format(pairs: Path) -> str:
+    """Return what is wrong with a file of pairs whose name does not tell its format."""
+    return (
+        f"{pairs} must be a .tsv, .jsonl, .tmx or .zip file (the first three may be .gz, .bz2, .xz "
+        "or .zst)"
+    )
+
+
+def _counterparts(src: Path, tgt: Path) -> list[tuple[Path, Path]]:
+    """Return each source file with its target file; raises UserError if a file has none.
+
+    Of text that no longer exists, the paths are returned.
+    """
+    ours, theirs = files_by_varying_part(src), files_by_varying_part(tgt)
+    exists = all(next(iter(files.values())).is_file() for files in (ours, theirs))
+    if exists and max(len(ours), len(theirs)) > 1:
+        for part, file in (*ours.items(), *theirs.items()):
+            if not (part in ours and part in theirs):
+                other = tgt if part in ours else src
+                raise UserError(f"{file} has no counterpart among the files of {other}")
+    return list(zip(ours.values(), theirs.values(), strict=False))
 
 
 class ParallelText(NamedTuple):

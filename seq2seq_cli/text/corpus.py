@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.text import Corpus, ParallelText, unknown_format
 from seq2seq_cli.config.types import Direction, OnBadLine
 from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
@@ -120,17 +120,23 @@ def read_entries(text: ParallelText) -> Iterator[Pair | BadLineError]:
     """Yield every pair in order, including empty ones, and for each bad line what is wrong with it.
 
     The corpora follow one another; with `direction` both, each is read in one direction and then in
-    the other. Raises UserError with both counts if two files differ in length.
+    the other. Raises UserError with both counts if two files differ in length, and for files
+    without a counterpart or of an unknown format.
     """
     for corpus in text.corpora:
         for is_turned in _TURNS[text.direction]:
-            pairs = (pair for part in corpus.parts() for pair in _READERS[part.format](part))
-            for pair in pairs:
+            for pair in (pair for part in corpus.parts() for pair in _read(part)):
                 if isinstance(pair, BadLineError):
                     yield pair
                 else:
                     src, tgt, _, features = pair
                     yield Pair(*((tgt, src) if is_turned else (src, tgt)), corpus.tag, features)
+
+
+def _read(part: Corpus) -> Iterator[Pair | BadLineError]:
+    if part.pairs is not None and part.format not in _READERS:
+        raise UserError(unknown_format(part.pairs))
+    return _READERS[part.format](part)
 
 
 def readable_pairs(text: ParallelText, on_bad_line: OnBadLine) -> Iterator[tuple[int, Pair]]:

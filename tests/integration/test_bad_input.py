@@ -169,6 +169,7 @@ def test_invalid_input_gives_one_error_and_leaves_no_files(
         (("score", ".", "--nbest", "a"), "--nbest requires --src, and excludes --ref and --pairs"),
         (("score", ".", "--nbest", "a", "--src", "b", "--json"), "--nbest prints an n-best list"),
         (("score", ".", "--pairs", "x.yaml"), "x.yaml must be a .tsv, .jsonl, .tmx or .zip file"),
+        (("score", ".", "--pairs", "noext"), "noext must be a .tsv, .jsonl, .tmx or .zip file"),
         (("translate", ".", "x", "--align"), "--align needs --format tsv or jsonl"),
         (("translate", ".", "x", "--log-probs"), "--n-best and --log-probs need --format"),
         (
@@ -192,6 +193,7 @@ def test_invalid_command_line_is_explained(seq2seq, arguments, expected, tmp_pat
     }
     for name, content in configs.items():
         Path(f"{name}.yaml").write_bytes(content)
+    Path("noext").touch()
     assert expected in seq2seq(*arguments).error()
 
 

@@ -209,7 +209,6 @@ training:
             ("data.train.pairs=a.tsv", "data.train.src=b"),
             "--set data.train.src=b: data.train: needs src and tgt, or pairs alone",
         ),
-        ("data: {train: {pairs: a.txt}}", (), "a.txt must be a .tsv, .jsonl, .tmx or .zip file"),
         ("data: {train: {src: a}}", (), "line 1: data.train: needs src and tgt, or pairs alone"),
         (
             MINIMAL,

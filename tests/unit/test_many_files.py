@@ -1,11 +1,13 @@
 """Folders, patterns and URLs in a config stand for files, which are read one after the other."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.paths import files_by_varying_part, files_of
 from seq2seq_cli.text.corpus import read_pairs
 
@@ -96,10 +98,31 @@ def test_a_file_without_a_counterpart_is_refused(folder):
         given({"src": folder / "src", "tgt": folder / "tgt"})
 
 
+def test_a_file_that_was_added_later_is_not_paired_with_another(folder):
+    text = ParallelText.of(src=folder / "src", tgt=folder / "tgt")
+    assert len(text.files) == 4
+    (folder / "src" / "new.txt").write_text("z\n")
+    with pytest.raises(UserError, match=r"src/new.txt has no counterpart among the files of"):
+        list(read_pairs(text))
+    shutil.rmtree(folder / "src")
+    assert text.files[0] == folder / "src"  # which is missing, as is said where text is located
+
+
 def test_formats_are_not_mixed(folder):
     (folder / "3.jsonl").write_text('{"src": "a", "tgt": "b"}\n')
     with pytest.raises(ValueError, match="have different formats"):
         given({"pairs": folder / "*.*"})
+
+
+def test_formats_are_known(folder):
+    message = "must be a .tsv, .jsonl, .tmx or .zip file"
+    for name in ("a.txt", "a"):
+        (folder / name).write_text("a\tb\n")
+        with pytest.raises(ValueError, match=message):
+            given({"pairs": folder / name})
+    text = ParallelText.of(pairs=folder / "src")  # a folder whose files once had a format
+    with pytest.raises(UserError, match=f"part-1.txt {message}"):
+        list(read_pairs(text))
 
 
 def test_a_pattern_without_files_is_refused(folder):
@@ -110,8 +133,17 @@ def test_a_pattern_without_files_is_refused(folder):
 
 
 @pytest.mark.parametrize(
-    "names", [{"pairs": "gone"}, {"pairs": "s3://gone/*.tsv"}, {"pairs": "s4://any/folder"}]
+    "path",
+    [
+        "gone",
+        "gone.v1",
+        "gone/*.*",
+        "gone/*.tsv*",
+        "gone/a.*",
+        "s3://gone/*.tsv",
+        "s4://any/folder",
+    ],
 )
-def test_a_config_of_a_run_folder_is_read_without_its_text(names):
-    corpus = Corpus.model_validate(names)
+def test_a_config_of_a_run_folder_is_read_without_its_text(path):
+    corpus = Corpus.model_validate({"pairs": path, "fields": [1, 3]})
     assert str(corpus.pairs).startswith(("gone", "s3:/", "s4:/"))
