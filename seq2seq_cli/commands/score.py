@@ -2,30 +2,52 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
 from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.decoding.lines.issues import Issues, distinct
 from seq2seq_cli.decoding.translation import Translation
-from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.decoding.translator import Translator, check_features, input_of
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.corpus import readable_pairs
+from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.text.io import lines_to_translate
 
 _PAIRS_AT_ONCE = 2_000
 
 
 def score_pairs(translator: Translator, text: ParallelText, *, as_json: bool) -> Iterator[str]:
-    """Yield a line for each pair: log-probability, its mean per token with EOS, translation."""
-    pairs = readable_pairs(text, translator.config.data.on_bad_line)
-    texts = ((pair.source_line, pair.tgt) for _, pair in pairs)
-    while chunk := list(itertools.islice(texts, _PAIRS_AT_ONCE)):
-        for (src, _), scored in zip(chunk, translator.score(chunk), strict=True):
+    """Yield a line for each pair: log-probability, its mean per token with EOS, translation.
+
+    A warning says how many sources lack features, or have unknown ones. Raises UserError if the
+    model has features, and sources have text after a tab instead.
+    """
+    pairs = (pair for _, pair in readable_pairs(text, translator.config.data.on_bad_line))
+    issues = Issues()
+    while chunk := list(itertools.islice(pairs, _PAIRS_AT_ONCE)):
+        check_features(chunk, translator.tokenizers, text.name)
+        issues += _feature_issues(translator, chunk)
+        texts = [(pair.source_line, pair.tgt) for pair in chunk]
+        for (src, _), scored in zip(texts, translator.score(texts), strict=True):
             if as_json:
                 yield json.dumps({"src": src, **scored.report()}, ensure_ascii=False)
             else:
                 yield f"{scored.log_prob:.4f}\t{_mean(scored):.4f}\t{scored.text}"
+    issues.report()
+
+
+def _feature_issues(translator: Translator, pairs: Sequence[Pair]) -> Issues:
+    """Count the sources without features, or with unknown ones, if the model has features."""
+    if not translator.tokenizers.src.features:
+        return Issues()
+    lines = [input_of(pair) for pair in pairs if pair.src.strip()]
+    unknown = [names for line in lines if (names := translator.unknown_features(line))]
+    return Issues(
+        lines_without_features=sum(not translator.has_features(line) for line in lines),
+        lines_with_unknown_features=len(unknown),
+        unknown_features=distinct(itertools.chain(*unknown)),
+    )
 
 
 def rescore_nbest(translator: Translator, src: Path, nbest: Path) -> Iterator[str]:

@@ -61,7 +61,8 @@ def test_features_that_are_not_named_are_not_taken_for_letters(run, folder, seq2
     (folder / "a.ref").write_text("drei eins\n")
     files = ("--src", folder / "a.src", "--ref", folder / "a.ref")
     other = ("--hypotheses", folder / "a.ref")
-    for command in (("eval", run), ("eval", run, "--loss-only"), ("compare", run, *other)):
+    compare, score = ("compare", run, *other), ("score", run)
+    for command in (("eval", run), ("eval", run, "--loss-only"), compare, score):
         message = seq2seq(*command, *files).error()
         assert "have a tab: name the column of the features" in message
 
@@ -82,9 +83,10 @@ def test_unknown_and_missing_features_are_named(run, folder, seq2seq):
     rows = ["3 1\tNUM;XYZ\tthree one\n", "3 1 3 1\t\tthree\n", "4\tNUM;EN\tfour\n"]
     (folder / "odd.tsv").write_text("".join(rows))
     files = ("--pairs", folder / "odd.tsv", "--fields", 1, 3, "--features", 2)
-    result = seq2seq("eval", run, *files)
-    assert "1 line has features that the training text lacks" in result.stderr
-    assert "1 line has no features, which the model was trained with" in result.stderr
+    for command in ("eval", "score"):
+        result = seq2seq(command, run, *files)
+        assert "1 line has features that the training text lacks" in result.stderr
+        assert "1 line has no features, which the model was trained with" in result.stderr
 
 
 def test_bad_lines_are_skipped_where_features_are_collected(run, folder, seq2seq, tmp_path):
