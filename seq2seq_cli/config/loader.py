@@ -49,7 +49,7 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
     tree, node = _read_yaml(path)
     overridden = {_apply_override(tree, override): f"--set {override}" for override in overrides}
     try:
-        return Config.model_validate(tree, context={"is_given_now": is_given_now})
+        config = Config.model_validate(tree, context={"is_given_now": is_given_now})
     except ValidationError as error:
         mistakes: dict[Location, list[str]] = {}
         causes = [details.get("ctx", {}).get("error") for details in error.errors()]
@@ -57,6 +57,13 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
             if details["type"] != "default_factory_not_called":  # follows from another mistake
                 location = _option(details["loc"], tree)
                 mistakes.setdefault(location, []).append(_describe(details, location))
+    else:
+        if is_given_now and len(config_yaml(config).encode("utf-8")) > MOST_BYTES // 2:
+            raise UserError(
+                f"{path} with every value written out, as a run keeps it, has more than "
+                f"{MOST_BYTES // 2:,} bytes: shorten its lists"
+            )
+        return config
     lines = [
         f"{_place(location, node, overridden)}{'; or '.join(messages)}"
         for location, messages in list(mistakes.items())[:_MOST_MISTAKES]

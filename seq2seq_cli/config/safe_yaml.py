@@ -12,7 +12,7 @@ import yaml
 
 from seq2seq_cli.errors import short
 
-MOST_BYTES = 1 << 17  # of a config with its aliases expanded
+MOST_BYTES = 1 << 19  # of a config with its aliases expanded
 
 
 def parse_yaml(text: str) -> tuple[Any, yaml.Node | None]:

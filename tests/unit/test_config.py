@@ -347,6 +347,17 @@ def test_config_error_is_one_clear_line(tmp_path, text, overrides, expected):
     assert len(message) < 1_000
 
 
+def test_a_config_whose_run_could_not_be_read_is_refused(tmp_path, monkeypatch):
+    """A run writes every value on a line of its own, which is longer than a list in brackets."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.de", "a.en"):
+        (tmp_path / name).touch()
+    words = "x" * 245_000 + ",y" * 3_000
+    (tmp_path / "x.yaml").write_text(f"{MINIMAL}decoding: {{banned_words: [{words}]}}")
+    with pytest.raises(UserError, match=r"x.yaml with every value written out, as a run keeps it"):
+        load_config(Path("x.yaml"), is_given_now=True)
+
+
 def test_text_that_looks_like_a_number_stays_text(tmp_path):
     config = load(tmp_path, MINIMAL, "decoding.banned_words=['1e3', '2020-01-01', 'null', '7']")
     assert load(tmp_path, config_yaml(config)) == config

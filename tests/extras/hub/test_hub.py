@@ -196,7 +196,7 @@ def test_nothing_is_overwritten(hub, trained, seq2seq, tmp_path):
     ("name", "content", "message"),
     [
         ("config.yaml", b"data: !!python/object/apply:os.getpid []", "cannot be loaded"),
-        ("config.yaml", b" " * 200_000, "config.yaml is larger than"),
+        ("config.yaml", b" " * 600_000, "config.yaml is larger than"),
         ("model.safetensors", b"no weights", "model.safetensors is damaged"),
         ("src.model", b"no model", "src.model: this is not a SentencePiece model"),
         ("statistics.json", b"{}", "statistics.json is damaged"),
