@@ -8,6 +8,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 # Environment variables that PyTorch reads on import. Idle threads spin for about 10 µs: with GNU
@@ -119,6 +120,17 @@ def peak_memory() -> int:
 
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak_rss if sys.platform == "darwin" else peak_rss << 10
+
+
+def allow_many_open_files() -> None:
+    """Raise this process's limit of open files to the most that the system allows it."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def retain_freed_pages() -> bool:

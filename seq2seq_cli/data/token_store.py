@@ -43,7 +43,7 @@ from seq2seq_cli.data.cache import (
 from seq2seq_cli.data.tokenization import Ids, TokenizedChunk, TokenizedSide, splitter
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, fsync, is_listed, naming, read_bounded, reading
-from seq2seq_cli.machine import num_cores
+from seq2seq_cli.machine import allow_many_open_files, num_cores
 from seq2seq_cli.text.corpus import hash_of_files, read_pairs
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
 
@@ -328,6 +328,7 @@ class _Request(NamedTuple):
 
     def open_all(self, texts: Mapping[str, ParallelText]) -> dict[str, _Segment]:
         """Open the segments of these names; missing or damaged ones are written."""
+        allow_many_open_files()
         opened: dict[str, _Segment] = {}
         for key in texts:
             with suppress(FileNotFoundError):  # at this moment another process has written it

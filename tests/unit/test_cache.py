@@ -184,7 +184,7 @@ def test_only_one_process_at_a_time_writes_a_store(cache, tmp_path):
     assert [writer.wait() for writer in writers] == [0] * 4
 
 
-def test_segment_that_cannot_be_read_stays(tmp_path, cache, tokenizers):
+def test_segment_that_cannot_be_read_stays(tmp_path, cache, tokenizers, monkeypatch):
     """There are too many open files for it; it is neither removed nor written anew."""
     key = stored(tmp_path, 1, tokenizers).key
     gc.collect()
@@ -198,7 +198,8 @@ def test_segment_that_cannot_be_read_stays(tmp_path, cache, tokenizers):
                 occupied.append(os.open(os.devnull, os.O_RDONLY))
         for _ in range(3):  # for the text, the locked file, and one more
             os.close(occupied.pop())
-        with pytest.raises(OSError, match="Too many open files"):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="Too many open files"):
+            patch.setattr(resource, "setrlimit", lambda *_: None)  # the system allows no more
             stored(tmp_path, 1, tokenizers)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import math
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,19 @@ def test_token_store_is_built_once_and_atomically(tmp_path, monkeypatch):
     with pytest.raises(UserError):
         open_store(corpus, tokenizers, "error")
     assert list(cache_folder().iterdir()) == [folder]
+
+
+def test_many_corpora_have_more_open_files_than_processes_usually_may(tmp_path):
+    text = write_corpus(tmp_path, PAIRS)
+    corpora = [text.corpora[0].model_copy(update={"tag": f"<{number}>"}) for number in range(30)]
+    many = text._replace(corpora=tuple(corpora))
+    tokenizers = tokenizers_for(many)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+        assert len(open_store(many, tokenizers, "error")) == 30 * len(PAIRS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture(scope="module")

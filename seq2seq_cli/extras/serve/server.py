@@ -6,7 +6,6 @@ import functools
 import logging
 import math
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.request_fields import Limits
 from seq2seq_cli.extras.serve.served_run import RunToServe
 from seq2seq_cli.extras.serve.service import TranslationService
+from seq2seq_cli.machine import allow_many_open_files
 
 __all__ = ["Access", "Limits", "RunToServe", "serve"]
 
@@ -86,9 +86,7 @@ def serve(
                 )
                 await server.serve([listening])
 
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # each connection is an open file
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    allow_many_open_files()  # each connection is one
     with (
         _listening_socket(*address) as listening,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
