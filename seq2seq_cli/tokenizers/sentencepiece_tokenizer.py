@@ -26,6 +26,7 @@ from seq2seq_cli.tokenizers.training_text import (
 
 _FEW_LINES = 200  # take less time than to start threads for them
 _SPECIAL = ("pad", "unk", "bos", "eos")
+_SKIPPED = "\u2585"  # ▅; the trainer of SentencePiece skips lines that contain it
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -52,6 +53,7 @@ class SentencePieceTokenizer(Tokenizer):
         symbol = re.compile("|".join(map(re.escape, symbols)))
 
         def learnable(line: str) -> str:  # without symbols, which are entries already
+            line = line.replace(_SKIPPED, " ")
             if symbols and kind == "word":
                 line = " ".join(word for word in line.split() if not symbol.search(word))
             return quoting.prepare(symbol.sub(" ", line) if symbols else line)

@@ -375,6 +375,15 @@ def test_rare_characters_of_words_are_kept():
     assert "▁xy" in Tokenizer.fit(["xy z"] * 2 + ["z"] * 9, config, "tgt").pieces()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_line_with_the_mark_that_sentencepiece_reserves_is_learned_from(kind):
+    """Its trainer skips each line that contains U+2585, ▅, as in the bars of a chart."""
+    lines = [f"cpu {bars}" for bars in ("▁▂▃▄▅▆▇█", "▅", "▅▅ ▆▅")] * 5
+    tokenizer = Tokenizer.fit(lines, TokenizerConfig(kind=kind, vocab_size=300), "src")
+    assert tokenizer.to_text(tokenizer.to_ids("cpu ▆")) == "cpu ▆" or kind == "word"
+    assert UNK_ID not in tokenizer.to_ids("cpu")
+
+
 def test_every_kind_is_registered():
     assert [*TOKENIZER_KINDS] == [*get_args(TokenizerKind)]
     with pytest.raises(UserError, match="a tokenizer of an unknown kind: nothing"):
