@@ -4,7 +4,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from seq2seq_cli.errors import UserError
 
 MAX_LINE_BYTES = 65_536  # the vocabulary is not learned from longer lines
 MAX_CHARACTERS = 1 << 31  # in all lines together, which SentencePiece keeps in memory
-_LINES_AT_ONCE = 10_000
+_CHARACTERS_AT_ONCE = 1 << 20  # which take 12 bytes each while they are counted
 CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
 
 # `min_character_frequency: auto`. An entry is worth its frequency. The frequency of the rarest
@@ -87,12 +86,23 @@ def _least(counts: npt.NDArray[np.int64], min_frequency: int | Literal["auto"]) 
 def _character_counts(lines: Iterable[str]) -> npt.NDArray[np.int64]:
     """Count each code point except spaces."""
     counts = np.zeros(0x110000, np.int64)
-    left = iter(lines)
-    while block := list(islice(left, _LINES_AT_ONCE)):
-        points = np.frombuffer("".join(block).encode("utf-32-le"), np.uint32)
+    for block in _blocks(lines):
+        points = np.frombuffer(block.encode("utf-32-le"), np.uint32)
         counts += np.bincount(points, minlength=len(counts))
     counts[ord(" ")] = 0
     return counts
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[str]:
+    """Join the lines to blocks of at least `_CHARACTERS_AT_ONCE`, except for the last one."""
+    block, size = [], 0
+    for line in lines:
+        block.append(line)
+        size += len(line)
+        if size >= _CHARACTERS_AT_ONCE:
+            yield "".join(block)
+            block, size = [], 0
+    yield "".join(block)
 
 
 def grapheme_clusters(lines: Iterable[str], most: int) -> list[str]:

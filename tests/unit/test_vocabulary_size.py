@@ -1,5 +1,6 @@
 """`tokenizer.vocab_size: auto` follows the number of pairs, and everything that reads it agrees."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.tokenizers.tokenizer import fit_tokenizers, load_tokenizers
+from seq2seq_cli.tokenizers.training_text import num_frequent_characters
 from seq2seq_cli.tokenizers.vocabulary import num_pieces, with_vocab_size
 
 # Pairs, and the vocabularies that Gowda & May 2020 found good; for fewer pairs they are measured.
@@ -54,6 +56,18 @@ def test_auto_keeps_every_word(tmp_path):
     lines = [f"word{n} other{n}" for n in range(9_000)]
     config = with_vocab_size(config_of_text(tmp_path, lines, kind="word"), len(lines))
     assert len(fit_tokenizers(config.train_text, config.tokenizer).src) == 18_000 + 4
+
+
+def test_characters_of_long_lines_are_counted_in_little_memory():
+    lines = ["", "ab" * 500_000, "c", "b c " * 250_000] * 8
+    tracemalloc.start()
+    try:
+        counted = [num_frequent_characters(lines, least) for least in (1, 9, 5_000_001)]
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert counted == [3, 3, 1]
+    assert num_frequent_characters([], 1) == num_frequent_characters([""], 1) == 0
 
 
 @pytest.fixture(scope="module")
