@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from html.entities import html5
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
@@ -34,7 +35,8 @@ def read_units(chunks: Iterable[bytes], name: str) -> Iterator[Unit]:
 
     Line ends in a segment become spaces. Raises UserError, which begins with `name` and the line,
     if the file is not well-formed XML or defines entities, which can expand to gigabytes. External
-    files, such as a `DOCTYPE`, are not read.
+    files, such as a `DOCTYPE`, are not read: entities that they may define have their meaning in
+    HTML, as `&nbsp;` has, or stay as they are written.
     """
     reader = _Reader(name)
     for chunk in chunks:
@@ -53,6 +55,7 @@ class _Reader:
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._add_text
         self._parser.EntityDeclHandler = self._refuse_entity
+        self._parser.SkippedEntityHandler = self._add_entity
         self._num_fed = 0
         self._finished: list[Unit] = []
         self._segments: list[tuple[str, str]] = []
@@ -105,6 +108,11 @@ class _Reader:
             self._room -= len(text)
             if self._room >= 0:
                 self._text.append(text)
+
+    def _add_entity(self, name: str, is_parameter: bool) -> None:
+        """Add what HTML means by an entity that only the external file may define, or its name."""
+        if not is_parameter:
+            self._add_text(html5.get(f"{name};", f"&{name};"))
 
     def _refuse_entity(self, *_: Any) -> None:
         raise UserError(f"{self._place()}: defines an entity, which could grow to gigabytes")

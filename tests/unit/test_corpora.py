@@ -181,6 +181,7 @@ def test_tmx_in_an_encoding_that_cannot_be_read_is_refused(tmp_path, encoding, r
         ("before <ph>code <sub>note</sub> code</ph>after", "before after"),
         ("<hi>kept</hi> and <it pos='begin'>dropped</it> tail", "kept and  tail"),
         ("<![CDATA[a <b>]]>", "a <b>"),
+        ("10&nbsp;Euro &mdash; &unknown; <ph>&nbsp;</ph>", "10\xa0Euro — &unknown;"),
     ],
 )
 def test_tmx_segments_become_plain_text(tmp_path, segment, text):
