@@ -119,7 +119,7 @@ class TokenizerConfig(Section):
     its letters, ä into a and its dots."""
     reuse: AnyPath | None = None
     """Run folder, or output folder of `seq2seq vocab`, whose vocabulary to use instead of learning
-    one; kind and normalization are then ignored."""
+    one; normalization is then ignored, and kind only says how strings are scored."""
     max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = 1_000_000
     """Maximum number of lines to learn the vocabulary from; larger training texts are sampled."""
 
