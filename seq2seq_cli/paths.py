@@ -119,9 +119,11 @@ def _varying(folder: Path, pattern: str, file: Path) -> str:
 
 def _split(path: Path) -> tuple[Path, str]:
     """Split a path into a folder and a pattern, which is empty for the path of a file."""
+    if path.is_dir():
+        return path, "*"
     folder = path
     while set(str(folder)) & _WILD and folder != folder.parent:
         folder = folder.parent
     if folder == path:
-        return path, "*" if path.is_dir() else ""
+        return path, ""
     return folder, str(path.relative_to(folder))

@@ -1,5 +1,6 @@
 """Paths in a config: which are files of text, and that these exist when the user names them."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -28,7 +29,8 @@ def _expanded(path: Path, info: ValidationInfo) -> Path:
 def _as_text_path(given: Any, as_path: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Path:
     """Accept a path or a URL; a URL of a run folder may need packages that are not installed."""
     try:
-        remote = remote_path(given) if isinstance(given, str) else None
+        url = os.path.expandvars(given) if is_given_now(info) and isinstance(given, str) else given
+        remote = remote_path(url) if isinstance(url, str) else None
     except UserError as error:
         if is_given_now(info):
             raise ValueError(str(error)) from None

@@ -1,6 +1,7 @@
 """Opens compressed text (.gz, .bz2, .xz, .zst, members of .zip), and refuses compression bombs."""
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -122,6 +123,10 @@ def opened_zip(path: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError):
         raise UserError(f"{path} is not a complete zip file") from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise UserError(f"{path} is not a complete zip file") from None  # it lacks its beginning
     except (NotImplementedError, RuntimeError) as error:  # that is how zipfile says it
         raise UserError(f"{path} cannot be unpacked: {error}") from None
 

@@ -107,6 +107,9 @@ def test_config_paths_expand_home_and_variables(tmp_path, monkeypatch):
     assert given.valid_text.files == (tmp_path / "c.tsv",)
     assert given.tokenizer.reuse == tmp_path / "runs/x"
     assert given.decoding.banned_words == ("~/a",)
+    monkeypatch.setenv("STORE", "nosuch://text")
+    with pytest.raises(UserError, match=r"nosuch://text/a "):
+        load_config(tmp_path / "x.yaml", ["data.train.src=$STORE/a"], is_given_now=True)
     with pytest.raises(UserError, match=r"there is no file \$NOWHERE/a"):
         load_config(tmp_path / "x.yaml", ["data.train.src=$NOWHERE/a"], is_given_now=True)
     of_a_run = load_config(tmp_path / "x.yaml")  # perhaps somebody else's, who knows no variables

@@ -128,7 +128,7 @@ def test_unusable_zip_is_rejected_by_its_members(tmp_path):
         with pytest.raises(UserError, match=message):
             list(read_pairs(archive(tmp_path / "x.zip", **members)))
     content = (tmp_path / "x.zip").read_bytes()
-    for damaged in (content[:-40], b"a\tb\n"):
+    for damaged in (content[:-40], content[40:], content[:30] + content[60:], b"a\tb\n"):
         (tmp_path / "x.zip").write_bytes(damaged)
         with pytest.raises(UserError, match="not a complete zip file"):
             list(read_pairs(ParallelText.of(pairs=tmp_path / "x.zip", fields=["de", "en"])))

@@ -52,6 +52,8 @@ def test_a_file_whose_name_is_a_pattern_is_that_file(folder):
     file = folder / "[1].tsv"
     file.write_text("x\ty\n")
     assert files_of(file) == (file,)
+    folder = (folder / "src").rename(folder / "src[1]")
+    assert files_of(folder) == (folder / "part-1.txt", folder / "part-2.txt")
 
 
 @pytest.mark.parametrize(
