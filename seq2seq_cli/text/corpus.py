@@ -134,7 +134,7 @@ def read_entries(text: ParallelText) -> Iterator[Pair | BadLineError]:
 
 
 def _read(part: Corpus) -> Iterator[Pair | BadLineError]:
-    if part.pairs is not None and part.format not in _READERS:
+    if part.pairs is not None and part.format is None:
         raise UserError(unknown_format(part.pairs))
     return _READERS[part.format](part)
 
