@@ -74,8 +74,8 @@ def installed_as() -> str:
 
 
 @contextlib.contextmanager
-def missing_packages_reported() -> Iterator[None]:
-    """Raise UserError where code needs a package that `seq2seq-runtime` does not install."""
+def shortages_reported() -> Iterator[None]:
+    """Raise UserError where memory is full, or code needs a package that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -84,6 +84,10 @@ def missing_packages_reported() -> Iterator[None]:
         raise UserError(
             f"this needs the package {error.name}, which {RUNTIME} does not install: "
             f"pip uninstall {RUNTIME}, then pip install seq2seq-cli"
+        ) from None
+    except MemoryError:
+        raise UserError(
+            "there is not enough memory: use smaller batches, a smaller beam, or fewer processes"
         ) from None
 
 

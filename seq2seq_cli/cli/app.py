@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from seq2seq_cli import __version__
 from seq2seq_cli.console import log_to_stderr, printable_lines
-from seq2seq_cli.errors import Interrupted, UserError, missing_packages_reported, of_system
+from seq2seq_cli.errors import Interrupted, UserError, of_system, shortages_reported
 from seq2seq_cli.machine import torch_environment
 
 _ORDER = [  # in which commands are typically used
@@ -49,7 +49,7 @@ def _errors_reported() -> Iterator[None]:
         raise typer.Exit(exit_status) from None
 
     try:
-        with missing_packages_reported():
+        with shortages_reported():
             yield
     except UserError as error:
         fail(f"error: {error}", 2)

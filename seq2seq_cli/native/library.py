@@ -4,6 +4,7 @@ import ctypes
 import functools
 import logging
 import os
+import sys
 from ctypes import (
     POINTER,
     c_char,
@@ -174,8 +175,11 @@ def _library() -> ctypes.CDLL | None:
 def load_library(path: Path) -> ctypes.CDLL | None:
     """Load a library that was compiled from the present sources, of which it contains a hash.
 
-    Return None if there is none, as without a compiler at installation. A wheel has no sources.
+    Return None if there is none, as without a compiler at installation, and on big-endian machines,
+    whose bytes it takes in another order. A wheel has no sources.
     """
+    if sys.byteorder == "big":
+        return None
     try:
         library = ctypes.CDLL(str(path))
     except OSError:

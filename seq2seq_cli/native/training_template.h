@@ -322,7 +322,8 @@ INLINE void find_moments(const int type, const Norm *norm, int64_t size, const v
         vec off = fill(sub(load_some(type, row, i, size), broadcast(m[0])), size - i, 0);
         squares = mul_add(off, off, squares);
     }
-    m[1] = 1 / sqrtf(sum_of(squares) / size + norm->epsilon);
+    float variance = sum_of(squares) / size;
+    m[1] = variance < INFINITY ? 1 / sqrtf(variance + norm->epsilon) : NAN; /* as PyTorch's */
 }
 
 INLINE void residual_forward_in(const int type, const Residual *r, int64_t row)

@@ -279,6 +279,9 @@ def test_facts_in_a_file_of_weights_are_read_and_hashed(tmp_path):
     path.write_bytes(first.replace(b"0.25", b"0.24"))
     with pytest.raises(UserError, match="does not match its hash"):
         read_tensors(path)
+    path.write_bytes(first.replace(b"sha256", b"sha257"))
+    with pytest.raises(UserError, match="is not a JSON object with a hash"):
+        read_tensors(path)
 
 
 def test_encoder_and_decoder_may_differ_in_depth():

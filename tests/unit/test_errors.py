@@ -12,8 +12,13 @@ import pytest
 from commands import ROOT
 from error_catalogue import documented, is_documented, raised
 
-from seq2seq_cli.errors import UserError, how_to_install
+from seq2seq_cli.errors import UserError, how_to_install, shortages_reported
 from seq2seq_cli.plugins import EXTRAS, load
+
+
+def test_full_memory_is_an_error_of_the_user():
+    with pytest.raises(UserError, match="there is not enough memory"), shortages_reported():
+        raise MemoryError
 
 
 def test_every_error_message_is_documented():

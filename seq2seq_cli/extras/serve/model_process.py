@@ -18,7 +18,7 @@ from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError, missing_packages_reported, of_system
+from seq2seq_cli.errors import UserError, of_system, shortages_reported
 from seq2seq_cli.extras.serve.messages import (
     Batch,
     BatchResult,
@@ -90,7 +90,7 @@ class LoadedRun:
         translator = self._variant(SearchOptions(options.n_best, options.with_constraints))
         inputs = [TranslationInput(text, required=required) for text, required in sentences]
         outputs = Outputs(options.log_probs, options.alignment or options.attention)
-        with missing_packages_reported():  # of constraints, for which C has no search
+        with shortages_reported():  # of constraints, for which C has no search
             return translator.search(inputs, outputs, report=issues.append)
 
     def _make_variant(self, options: SearchOptions) -> Translator:
@@ -124,7 +124,7 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
     set_num_threads(1)
     retain_freed_pages()
     try:
-        with missing_packages_reported():
+        with shortages_reported():
             loaded = [LoadedRun(run) for run in runs]
         for run in loaded:  # initialize before the forks
             run.search([SentenceInput(_WARM_UP)], SearchOptions(), [])
