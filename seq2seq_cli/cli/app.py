@@ -160,4 +160,6 @@ def _global_options(
     log_to_stderr()
     if isinstance(sys.stdout, io.TextIOWrapper):  # which may not be in UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdin, io.TextIOWrapper):  # answers to questions, and sentences
+        sys.stdin.reconfigure(errors="surrogateescape")
     os.environ.update(torch_environment())

@@ -75,6 +75,8 @@ def compare(
     for run in run_dirs or ():
         if run.is_file():
             raise UserError(f"{run} is a file: give translations as --hypotheses")
+    if not run_dirs and (overrides or tag or device or model != "best"):
+        raise UserError("--set, --tag, --device and --model are for runs, but only files are given")
     options.check_model_of_runs(model, run_dirs or ())
     with given as (text, public):
         from seq2seq_cli.commands.compare import compare_systems, read_systems, scoring_of

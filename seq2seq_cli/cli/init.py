@@ -64,6 +64,7 @@ PresetName = Annotated[
         "--preset", help="Preset: small, medium, large.", show_default="by number of pairs"
     ),
 ]
+_MINE = Path("mine.yaml")
 Example = Annotated[
     bool,
     typer.Option("--example", help="Write the quickstart's config and text to a folder instead."),
@@ -76,7 +77,7 @@ Yes = Annotated[
 @app.command(epilog=EXAMPLES)
 def init(
     files: Files = None,
-    output: Output = Path("mine.yaml"),
+    output: Output = _MINE,
     fields: options.Fields = None,
     features: options.Features = None,
     valid: Valid = None,
@@ -93,6 +94,9 @@ def init(
     config. All pairs with the same source are in one part, and the split is deterministic.
     """
     if example:
+        others = (fields, features, valid, valid_size, test_size, hours, preset)
+        if any(given is not None for given in others) or output != _MINE:
+            raise UserError("--example takes a folder, and no other option than --yes")
         _write_example(files or [], yes=yes)
         return
     if not files:

@@ -17,7 +17,7 @@ from seq2seq_cli.cli.app import app
 def join(
     parts: Annotated[
         list[Path],
-        typer.Argument(help="Outputs of translate --shard, in any order.", metavar="PART"),
+        options.path_argument("PART", "Outputs of translate --shard, in any order."),
     ],
     output_file: Annotated[
         Path | None,
@@ -34,6 +34,7 @@ def join(
     """
     from seq2seq_cli.decoding.lines.shards import join_shards
 
+    options.check_uncompressed(output_file)
     if output_file is not None and not force:
         options.check_empty(output_file)
     num_shards = join_shards(parts, output_file)

@@ -26,12 +26,24 @@ def _expand(given: Path | list[Path] | None) -> Path | list[Path] | None:
     return [local_path(path) for path in given] if isinstance(given, list) else local_path(given)
 
 
+def _expand_file_of_weights(which: str) -> str:
+    return str(local_path(Path(which))) if which.endswith(".safetensors") else which
+
+
 def check_empty(output: Path) -> None:
     """Raise UserError rather than overwrite a file, which may hold the references."""
     if output.is_file() and output.stat().st_size:
         raise UserError(
             f"the output {output} has content: give --force to replace it, or another name"
         )
+
+
+def check_uncompressed(output: Path | None) -> None:
+    """Raise UserError for an output whose name says that it is compressed."""
+    from seq2seq_cli.text.compression import BY_SUFFIX
+
+    if output is not None and output.suffix in BY_SUFFIX:
+        raise UserError(f"the output {output} would not be compressed: choose another suffix")
 
 
 def path_argument(metavar: str, help_text: str) -> Any:
@@ -153,6 +165,7 @@ WhichModel = Annotated[
         "--model",
         metavar="WHICH",
         help="Model to use: best, last, ema, a kept checkpoint's step, or a .safetensors file.",
+        callback=_expand_file_of_weights,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

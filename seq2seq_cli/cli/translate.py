@@ -1,8 +1,10 @@
 """The command translate: translates its arguments, a file, a pipe, or what is typed."""
 
+import errno
 import functools
 import itertools
 import logging
+import os
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
@@ -245,15 +247,17 @@ def translate(
 def _check_files(
     sentences: list[str] | None, source: Path | None, output: Path | None, shard: str | None
 ) -> None:
-    from seq2seq_cli.text.compression import BY_SUFFIX
     from seq2seq_cli.text.io import STANDARD_STREAM, is_one_file
 
     if shard and (sentences or {source, output} & {None, STANDARD_STREAM}):
         raise UserError("--shard needs --input and --output, which are files")
     if sentences and source:
         raise UserError("give sentences or --input, not both")
-    if output and output.suffix in BY_SUFFIX:
-        raise UserError(f"the output {output} would not be compressed: choose another suffix")
+    options.check_uncompressed(output)
+    if output and not shard:  # errors of the system, before any line is translated
+        output.parent.stat()
+        if output.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(output))
     for sentence in sentences or []:
         with suppress(OSError, ValueError):  # too long for a name
             if Path(sentence).is_file():

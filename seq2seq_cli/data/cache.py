@@ -21,6 +21,7 @@ from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import MEBIBYTE, naming, read_bounded, reading, write_atomic
 from seq2seq_cli.files import lock as lock_file
+from seq2seq_cli.paths import expanded
 from seq2seq_cli.text.corpus import CorpusCounts, hash_of_files
 from seq2seq_cli.text.leakage import count_corpus
 
@@ -46,7 +47,7 @@ def cache_folder() -> Path:
     Raises UserError if neither is known.
     """
     if given := os.environ.get("SEQ2SEQ_CACHE"):
-        return Path(given)
+        return expanded(given)
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq-cli"
     except RuntimeError:

@@ -323,7 +323,7 @@ INLINE void find_moments(const int type, const Norm *norm, int64_t size, const v
         squares = mul_add(off, off, squares);
     }
     float variance = sum_of(squares) / size;
-    m[1] = variance < INFINITY ? 1 / sqrtf(variance + norm->epsilon) : NAN; /* as PyTorch's */
+    m[1] = variance < INFINITY ? 1 / sqrtf(variance + norm->epsilon) : NAN; /* as in decoding */
 }
 
 INLINE void residual_forward_in(const int type, const Residual *r, int64_t row)

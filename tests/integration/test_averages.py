@@ -332,6 +332,8 @@ def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_p
         assert message in seq2seq("average", run, *given).error()
     result = seq2seq("translate", run, "--model", tmp_path / "no.safetensors", "1 2")
     assert "there is no file of weights" in result.stderr
+    result = seq2seq("translate", run, "--model", "~/no.safetensors", "1 2")
+    assert f"there is no file of weights {Path.home() / 'no.safetensors'}" in result.stderr
 
 
 def test_optimizers_do_not_continue_each_other(config, runs, seq2seq: Command):

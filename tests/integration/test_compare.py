@@ -103,7 +103,11 @@ def test_a_run_does_not_differ_from_itself_on_its_validation_text(trained, seq2s
 
 def test_a_file_of_text_may_be_named_after_the_archive_that_it_is_from(damaged, text, seq2seq):
     named = shutil.copy(damaged, damaged.parent / "corpus.tmx.en")
-    seq2seq("compare", "--hypotheses", damaged, "--hypotheses", named, *text).ok()
+    files = ("--hypotheses", damaged, "--hypotheses", named, *text)
+    seq2seq("compare", *files).ok()
+    for option in (("--set", "decoding.beam_size=2"), ("--tag", "<x>"), ("--model", "last")):
+        refused = seq2seq("compare", *files, *option).error()
+        assert "--model are for runs, but only files are given" in refused
 
 
 def test_unusable_systems_are_refused(trained, numbers, damaged, text, seq2seq, tmp_path):

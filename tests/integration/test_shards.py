@@ -4,6 +4,8 @@ import fcntl
 import json
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,12 @@ def test_join_overwrites_none_of_its_parts(trained, seq2seq, source, tmp_path):
     for output in (outputs[0], tmp_path / "link", f"{outputs[0]}.shard.json"):
         message = seq2seq("join", *outputs, "-o", output, "--force").error()
         assert f"{output}, which would be written, is part of the input" in message
+    compressed = seq2seq("join", *outputs, "-o", tmp_path / "joined.gz").error()
+    assert "joined.gz would not be compressed: choose another suffix" in compressed
+    with outputs[0].open("ab") as own:
+        command = [sys.executable, "-m", "seq2seq_cli", "join", *outputs]
+        appended = subprocess.run(command, stdout=own, stderr=subprocess.PIPE, text=True)
+    assert appended.stderr == "error: the output, standard output, is the input file\n"
     assert all(path.read_bytes() == content for path, content in contents.items())
 
 

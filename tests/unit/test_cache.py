@@ -81,6 +81,12 @@ def test_nothing_is_kept_of_a_text_that_changed_while_being_read(tmp_path, cache
     assert results[read]() == len(LINES) + 1
 
 
+def test_the_folder_may_be_named_from_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SEQ2SEQ_CACHE", "~/mine")
+    assert cache_folder() == tmp_path / "mine"
+
+
 def test_a_cache_that_cannot_be_written_names_its_setting(tmp_path, tokenizers, monkeypatch):
     (tmp_path / "link").symlink_to("missing")  # root, too, can make no folder of this name
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "link"))

@@ -407,6 +407,9 @@ def test_a_text_that_no_config_can_name_is_refused_before_updates_are_timed(text
     seq2seq("init", odd, "--yes").ok()  # the config names the parts that are held out
 
 
+SCHEMA_LINE = "# yaml-language-server: $schema={}\n"
+
+
 def test_the_example_is_the_quickstart(seq2seq, tmp_path, monkeypatch):
     """Its files are those of the repository, and its config finds its text."""
     monkeypatch.chdir(tmp_path)
@@ -416,6 +419,13 @@ def test_the_example_is_the_quickstart(seq2seq, tmp_path, monkeypatch):
     for path in written:
         assert path.read_bytes() == (ROOT / path.relative_to(tmp_path)).read_bytes()
     load_config(Path("configs/quickstart.yaml"), is_given_now=True)
+    text = ("data/quickstart/train.de", "data/quickstart/train.en")
+    seq2seq("init", *text, "--output", "configs/mine.yaml", "--yes").ok()
+    assert Path("configs/mine.yaml").read_text().startswith(SCHEMA_LINE.format("schema.json"))
+    seq2seq("init", *text, "--output", "mine.yaml", "--yes").ok()
+    assert Path("mine.yaml").read_text().startswith(SCHEMA_LINE.format("configs/schema.json"))
+    other = seq2seq("init", "--example", "elsewhere", "--hours", 1).error()
+    assert "--example takes a folder, and no other option than --yes" in other
     commands = [line.strip() for line in result.stdout.splitlines() if "  seq2seq" in line]
     assert all(command in (ROOT / "README.md").read_text() for command in commands)
 

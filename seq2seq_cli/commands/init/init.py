@@ -1,6 +1,7 @@
 """`seq2seq init`: analyzes a text, and chooses the options of a first run."""
 
 import math
+import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -166,7 +167,7 @@ class NewRun:
         if (languages := languages_in_names(self.train.corpora[0])) is not None:
             chosen["data.languages"] = Choice(languages._asdict(), "from the names of the text")
         self.config.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self.config, config_text(text, preset, chosen).encode())
+        write_atomic(self.config, config_text(text, preset, chosen, self.config).encode())
         return [*files, self.config], load_config(self.config, is_given_now=True)
 
 
@@ -429,8 +430,8 @@ def _validation(text: Text) -> dict[str, Choice]:
     return {}
 
 
-def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> str:
-    """Return the config to write; comments at the top describe the text."""
+def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice], path: Path) -> str:
+    """Return the config to write to a path; comments at the top describe the text."""
     limits = plugins.load("export", "limits")
     head = [
         f"Written by seq2seq init from the preset {preset}, for {PRESETS[preset].description}.",
@@ -440,7 +441,8 @@ def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> st
         "All other options have the defaults of configs/reference.yaml.",
     ]
     schema = Path("configs/schema.json")
-    return commented_yaml(head, chosen, str(schema) if schema.is_file() else None)
+    from_config = os.path.relpath(schema, path.parent) if schema.is_file() else None
+    return commented_yaml(head, chosen, from_config)
 
 
 def _as_given(text: ParallelText) -> dict[str, Any]:

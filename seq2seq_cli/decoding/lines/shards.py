@@ -29,6 +29,7 @@ from seq2seq_cli.text.io import (
     Place,
     bounded_lines,
     decoded_lines,
+    is_one_file,
     refuse_archive,
     strip_line_ends,
 )
@@ -277,6 +278,8 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
         if target is not None and target != STANDARD_STREAM:
             _check_output(target, [*given, *map(Record.path, given)])
             joined = stack.enter_context(stack.enter_context(replacing(target)).open("wb"))
+        elif any(is_one_file(path, None) for path in given):  # which would grow forever
+            raise UserError(f"the output, {target or 'standard output'}, is the input file")
         for path in ordered:
             with path.open("rb") as file:
                 shutil.copyfileobj(file, joined, _BLOCK)

@@ -35,6 +35,9 @@ def test_the_image_has_what_the_package_is_made_of():
     names = [line.removeprefix("!") for line in kept if line.startswith("!")]
     assert all((ROOT / name).exists() for name in names)
     assert {"seq2seq_cli", "pyproject.toml", "setup.py", "README.md", "LICENSE"} <= {*names}
+    links = [path for path in (ROOT / "seq2seq_cli").rglob("*") if path.is_symlink()]
+    targets = [path.resolve().relative_to(ROOT) for path in links]
+    assert targets and all(any(path.is_relative_to(name) for name in names) for path in targets)
 
 
 def test_the_image_serves_and_knows_whether_it_is_healthy(server: Served):
