@@ -186,13 +186,21 @@ def evaluate_corpus(
 def located(text: ParallelText, run_dir: Path) -> ParallelText | None:
     """Return a run's text where it is: from this folder, or from one that the run's folder is in.
 
-    Its relative paths start where the run was trained. None if a file is in neither.
+    Its relative paths start where the run was trained. None if a file is in neither. Raises
+    UserError if a file has no counterpart, wherever the text is.
     """
+    mistakes: list[UserError] = []
     for folder in (Path(), *run_dir.resolve().parents):
         found = text.in_folder(folder)
-        # A foreign config may name a device, which is no such file.
-        if all(path.is_file() for path in found.files):
+        try:
+            files = found.files
+        except UserError as error:
+            mistakes.append(error)
+            continue
+        if all(path.is_file() for path in files):  # a foreign config may name a device
             return found
+    if mistakes:
+        raise mistakes[0]
     return None
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 TORCH_DEFAULTS = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 _ROOT = Path("/")
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # glibc's malloc.h
+_MANY_FILES = 1 << 16
 _NEVER = -1  # as an unsigned threshold, the maximum
 _TOP_PAD_BYTES = 64 << 20
 
@@ -123,14 +124,16 @@ def peak_memory() -> int:
 
 
 def allow_many_open_files() -> None:
-    """Raise this process's limit of open files to the most that the system allows it."""
-    if sys.platform == "win32":
+    """Raise this process's limit of open files to 65,536, or to what the system allows it."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limit
         return
-    import resource
-
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MANY_FILES if most == resource.RLIM_INFINITY else min(most, _MANY_FILES)
+    if limit != resource.RLIM_INFINITY and limit < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def retain_freed_pages() -> bool:

@@ -45,6 +45,7 @@ def plan_run(run: Run) -> None:
     asked = run.config.training.warmup_updates
     is_same_warmup = old.asked in (None, asked)
     if hours is not None and (old.most, old.hours) == (most, hours) and is_same_warmup:
+        state.plan = old._replace(asked=asked)
         return
     is_warmed_up = is_same_warmup and old.hours is not None and old.warmup <= state.step
     warmup = old.warmup if is_warmed_up else asked

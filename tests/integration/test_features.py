@@ -75,7 +75,7 @@ def test_unknown_and_missing_features_are_named(run, folder, seq2seq):
         "2 lines have features that the training text lacks, which say nothing to the model: "
         "XYZ, ABC",
         "1 line has no features, which the model was trained with: translate takes them after a "
-        "tab, eval with --features",
+        "tab, eval and score with --features",
     ]
     for processes in (1, 2):
         result = seq2seq("translate", run, "--processes", processes, stdin=stdin)

@@ -506,6 +506,11 @@ def test_ensemble_averages_probabilities():
     assert best(twins) == best(search(PlainDecoder(first), requests, MODES["beam"]))
 
 
+def test_an_ensemble_in_an_ensemble_counts_as_its_members():
+    first, second, third = (PlainDecoder(build(seed)) for seed in (0, 1, 2))
+    assert Ensemble([Ensemble([first, second]), third]).decoders == [first, second, third]
+
+
 def test_ensemble_scores_its_own_translations():
     """The order of the models does not matter."""
     first, second = models = build(0), build(1)

@@ -441,8 +441,8 @@ def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice], path:
         "All other options have the defaults of configs/reference.yaml.",
     ]
     schema = Path("configs/schema.json")
-    from_config = os.path.relpath(schema, path.parent) if schema.is_file() else None
-    return commented_yaml(head, chosen, from_config)
+    from_config = Path(os.path.relpath(schema, path.parent)).as_posix()
+    return commented_yaml(head, chosen, from_config if schema.is_file() else None)
 
 
 def _as_given(text: ParallelText) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 B sentences being decoded, W hypotheses of each, V target vocabulary, S source positions.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -85,10 +86,14 @@ class PlainDecodingState:
 
 
 class Ensemble:
-    """Several models with one vocabulary, whose probabilities are averaged."""
+    """Several models with one vocabulary, whose probabilities are averaged.
+
+    Of an ensemble among them, each member counts as one.
+    """
 
     def __init__(self, decoders: Sequence[Decoder]) -> None:
-        self.decoders = decoders
+        members = [each.decoders if isinstance(each, Ensemble) else [each] for each in decoders]
+        self.decoders: list[Decoder] = list(itertools.chain(*members))
         self.device, self.precision = decoders[0].device, decoders[0].precision
         self.vocab_size = decoders[0].vocab_size
 

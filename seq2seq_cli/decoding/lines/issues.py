@@ -91,7 +91,7 @@ class Issues:
                 "line has",
                 "lines have",
                 "no features, which the model was trained with: translate takes them after a tab, "
-                "eval with --features",
+                "eval and score with --features",
             ),
         ):
             if count:

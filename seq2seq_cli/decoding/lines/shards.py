@@ -279,7 +279,8 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
             _check_output(target, [*given, *map(Record.path, given)])
             joined = stack.enter_context(stack.enter_context(replacing(target)).open("wb"))
         elif any(is_one_file(path, None) for path in given):  # which would grow forever
-            raise UserError(f"the output, {target or 'standard output'}, is the input file")
+            output = "standard output"
+            raise UserError(f"{output}, which would be written, is part of the input")
         for path in ordered:
             with path.open("rb") as file:
                 shutil.copyfileobj(file, joined, _BLOCK)

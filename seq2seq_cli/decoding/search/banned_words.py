@@ -44,7 +44,8 @@ class BannedWords:
         others = [word for word in normalized if word not in (*whole, *spaceless)]
         sequences = (tokenizer.to_ids(word) for word in others)
         self._sequences = [ids for ids in sequences if UNK_ID not in ids]
-        surfaces = [tokenizer.surfaces([token])[0] for token in range(len(tokenizer))]
+        all_tokens = range(len(tokenizer)) if spaceless else ()
+        surfaces = [tokenizer.surfaces([token])[0] for token in all_tokens]
         self._completing = {word: _completing(word, surfaces, tokenizer) for word in spaceless}
 
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:

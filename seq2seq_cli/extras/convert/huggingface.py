@@ -297,7 +297,8 @@ def _add_sampling(model: ForeignModel, search: dict[str, Any]) -> None:
     if isinstance(top_k, int) and top_k > 0:
         model.decoding["top_k"] = top_k
     for name, least, most in (("temperature", 1e-6, 1e3), ("top_p", 1e-6, 1.0)):
-        value = search.get(name, 1.0)
+        value = search.get(name)
+        value = 1.0 if value is None else value
         if isinstance(value, int | float) and least <= value <= most:
             model.decoding[name] = float(value)
         else:

@@ -10,14 +10,16 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpora, Corpus
 from seq2seq_cli.paths import is_remote
 
-# Within a text, as in `--set data.train.src=/home/me/a.de`: a URL, whose query may be secret, and a
-# path that is absolute or leads out of the folder.
-_URL = re.compile(
-    r"\b[A-Za-z][A-Za-z0-9+]*:/(?P<path>(?:/[^\s/?#,;\"'\[\]{}()]+)+/?)"
-    r"(?:[?#][^\s\"']*?(?=[,;\]})]*(?:[\s\"']|\Z)))?"
+# Within a text, as in `--set data.train.src=/home/me/a.de`: the query of a URL, which may be
+# secret, and a URL or a path that is absolute or leads out of the folder.
+_QUERY = re.compile(
+    r"((?<![\w/])[A-Za-z][A-Za-z0-9+]*://[^\s\"'?#]{0,4096})"
+    r"[?#][^\s\"']*?(?=[,;\]})]*(?:[\s\"']|\Z))"
 )
 _QUOTED = re.compile(r"([\"'])[~/][^\"']*\1")
-_PATH = re.compile(r"(?<![\w.~/-])(?:~|\.\.)?(?:/[^\s/,;\"'\[\]{}()]+)+/?")
+_PATH = re.compile(
+    r"(?<![\w.~/-])(?:~|[A-Za-z][A-Za-z0-9+]*:|(?:[\w.~-]+/)*\.\.)?(?:/+[^\s/,;\"'\[\]{}()]+)+/*"
+)
 
 
 def portable_config(config: Config) -> Config:
@@ -50,7 +52,7 @@ def portable_record(value: Any, config: Config) -> Any:
 
 def portable_text(text: str) -> str:
     """Return a text with the names of files in place of URLs and paths out of the folder."""
-    text = _URL.sub(lambda match: PurePath(match["path"]).name, text)
+    text = _QUERY.sub(r"\1", text)
     if text.startswith(("/", "~")):
         return PurePath(text).name
     name, separator, value = text.partition("=")

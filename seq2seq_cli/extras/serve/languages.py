@@ -13,6 +13,7 @@ from seq2seq_cli.extras.serve.documents.paragraphs import has_letters
 # Codes that LibreTranslate, browsers and older programs use, and their BCP 47 codes.
 _OTHER_CODES = {"zt": "zh-Hant", "pb": "pt-BR", "iw": "he", "in": "id", "ji": "yi"}
 _OTHER_CODES |= {"tl": "fil", "jw": "jv"}
+_LONGEST_CODE = 35  # characters that programs have to know (RFC 5646, 4.4.1)
 _SAME_LANGUAGE = {"nb": "no", "nn": "no"}  # for clients, which know one Norwegian
 
 
@@ -42,7 +43,7 @@ def find_language(asked: str, known: Iterable[str]) -> str | None:
     for code in codes:
         if code.lower() == wanted.lower():
             return code
-    if not is_language(wanted):
+    if not is_language(wanted) or len(wanted) > _LONGEST_CODE:
         return None
     meant = _parts(wanted)
     near = [(code, _parts(code)) for code in codes]
@@ -87,7 +88,7 @@ def detect(text: str, languages: Iterable[str]) -> list[Detected]:
     order: dict[str, tuple[int, float]] = {}
     for place, (label, share) in enumerate(ranked):
         order.setdefault(_parts(label).language, (place, share))
-    unknown = (len(order), 0.0)
+    unknown = (len(ranked), 0.0)
     found = [(code, *order.get(_parts(code).language, unknown)) for code in languages]
     found.sort(key=lambda each: each[1])
     return [Detected(round(100 * float(share), 1), code) for code, _, share in found]

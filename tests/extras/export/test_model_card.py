@@ -96,6 +96,9 @@ def test_paths_of_this_machine_become_names(trained, tmp_path):
         ("--from=../runs/one", "--from=one"),
         ("https://example.org/a/b", "b"),
         ("data.train.pairs=https://a.org/b/c.tsv?key=/SECRET,&x=y", "data.train.pairs=c.tsv"),
+        ("https://a.org/b,c.de?key=SECRET", "b,c.de"),
+        ("zip://a.de::https://b.org/c.zip?key=SECRET", "c.zip"),
+        ("see file:///home/me/a.de, a/../../me/b.de", "see a.de, b.de"),
         ("{src: https://a.org/b/c.de?key=SECRET, tgt: s3://d/e.en}", "{src: c.de, tgt: e.en}"),
     ],
 )

@@ -32,6 +32,7 @@ from seq2seq_cli.extras.serve.languages import detect, find_language
         ("no", ["nb"], "nb"),
         ("iw", ["he"], "he"),
         ("tl", ["fil"], "fil"),
+        ("en-GB-oxendict" + "-abcdefgh" * 3, ["en"], None),  # longer than codes have to be
         ("jw", ["jv"], "jv"),
     ],
 )

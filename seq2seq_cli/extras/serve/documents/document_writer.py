@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from seq2seq_cli.extras.serve.documents.document import Document, Gap, Sentence, Span
+from seq2seq_cli.extras.serve.documents.document import Document, Gap, Sentence, Span, enclose
 from seq2seq_cli.extras.serve.messages import SentenceOutput
 from seq2seq_cli.text.sentences import separator
 from seq2seq_cli.text.words import word_spans
@@ -38,7 +38,8 @@ class DocumentWriter:
                 self._written = self._with_markup(piece, translation)
                 return text + self._written
             if isinstance(piece, Gap):
-                ends_emphasis = (text or self._written).endswith(("*", "_", "~"))  # before a space
+                is_markdown = self._document.enclose is not enclose
+                ends_emphasis = is_markdown and (text or self._written).endswith(("*", "_", "~"))
                 is_free = piece.text == "" or (piece.text == " " and not ends_emphasis)
                 text += separator(self._last) if is_free else piece.text
             else:
@@ -186,9 +187,11 @@ class _AlignedWords:
 
     def _dividing(self, mark: str, position: int, start: int, end: int) -> int:
         """Return where a mark divides a translation as it does the word (either/or), or 0."""
+        if not mark or mark.isalnum():
+            return 0
         word, target = "".join(self._divided_word(position)), self._target[start:end]
         is_one = word.count(mark) == target.count(mark) == len(target.split()) == 1
-        is_inside = is_one and not mark.isalnum() and 0 < target.index(mark) < len(target) - 1
+        is_inside = is_one and 0 < target.index(mark) < len(target) - 1
         return start + target.index(mark) if is_inside else 0
 
 

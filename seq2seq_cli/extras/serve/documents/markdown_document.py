@@ -24,7 +24,7 @@ from seq2seq_cli.text.words import is_spaceless
 _FRONT_MATTER = re.compile(r"\ufeff?(?:---[ \t]*\r?\n(?:.*?\n)??---[ \t]*(?:\r?\n|\Z))?", re.DOTALL)
 _LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
 # In scripts without spaces, and Korean, text goes on directly after an address.
-_ADDRESS = r"https?://(?:(?!\]\()[!-;=?-~\u00c0-\u0dff])+(?<![.,;:!?)\]'\"*_~،؛؟])"
+_ADDRESS = r"https?://(?:(?!\]\()[!-;=?-~\u00c0-\u0dff\u0f00-\u0fff\u10a0-\u10ff\u1200-\u137f\u1e00-\u1fff])+(?<![.,;:!?)\]'\"*_~،؛؟])"
 _TOKEN = re.compile(
     r"(?P<hard_break>(?:(?<! ) {2,}+|\\)\n)"
     r"|(?P<soft_break> ?\n)"
@@ -41,7 +41,7 @@ _TOKEN = re.compile(
 )
 _PART = r"(?:\\[!-~]|[^()\s])*+"  # of an address, between parentheses
 _TARGET = re.compile(
-    rf"\(\s*(?:<(?:\\.|[^<>\\\n])*+>"
+    rf"\(\s*+(?:<(?:\\.|[^<>\\\n])*+>"
     rf"|(?!<){_PART}(?:\({_PART}(?:\({_PART}\){_PART})*+\){_PART})*+)"
     r"(?:\s+(?:\"(?:\\.|[^\"\\])*+\"|'(?:\\.|[^'\\])*+'|\((?:\\.|[^()\\])*+\)))?\s*\)"
     r"|\[[^\[\]\n]*\]",
