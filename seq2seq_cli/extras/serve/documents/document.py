@@ -64,6 +64,7 @@ class Document:
     pieces: tuple[Piece, ...]
     escape: Callable[[str], str] = str
     enclose: Callable[[Span, str, str, str], str] = enclose
+    emphasis_marks: str = ""  # characters that end emphasis only before a space or punctuation
     keeps_elements: bool = False  # also those whose words have no translation
 
     @property

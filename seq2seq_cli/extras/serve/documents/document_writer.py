@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from seq2seq_cli.extras.serve.documents.document import Document, Gap, Sentence, Span, enclose
+from seq2seq_cli.extras.serve.documents.document import Document, Gap, Sentence, Span
 from seq2seq_cli.extras.serve.messages import SentenceOutput
 from seq2seq_cli.text.sentences import separator
 from seq2seq_cli.text.words import word_spans
@@ -38,8 +38,8 @@ class DocumentWriter:
                 self._written = self._with_markup(piece, translation)
                 return text + self._written
             if isinstance(piece, Gap):
-                is_markdown = self._document.enclose is not enclose
-                ends_emphasis = is_markdown and (text or self._written).endswith(("*", "_", "~"))
+                marks = tuple(self._document.emphasis_marks)
+                ends_emphasis = (text or self._written).endswith(marks)
                 is_free = piece.text == "" or (piece.text == " " and not ends_emphasis)
                 text += separator(self._last) if is_free else piece.text
             else:

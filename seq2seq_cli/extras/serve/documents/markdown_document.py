@@ -93,7 +93,8 @@ def read_markdown(source: str, splitter: SentenceSplitter) -> Document:
         else:
             pieces.append(source[slices[0].start : position])
     pieces.append(source[position:])
-    return Document(tuple(piece for piece in pieces if piece != ""), _escape, _enclose)
+    written = tuple(piece for piece in pieces if piece != "")
+    return Document(written, _escape, _enclose, emphasis_marks="*_~")
 
 
 def _escape(text: str) -> str:
