@@ -1,8 +1,8 @@
 """Processes that train on one machine: several of one run, or one for each of several runs.
 
-PyTorch's elastic launcher, which `torchrun` uses, starts the processes of one run: each runs the
-same function and finds its rank in its environment (`process_group.py`). The process that starts
-the others does not train; it waits for them, forwards SIGTERM, and reports why one of them failed.
+Each process of one run calls the same function and finds its rank in its environment, as those
+that `torchrun` starts do (`process_group.py`). The process that starts the others does not train;
+it waits for them, forwards SIGTERM, and reports why one of them failed.
 """
 
 import functools
@@ -11,6 +11,7 @@ import logging
 import math
 import multiprocessing
 import os
+import pickle
 import signal
 import tempfile
 import threading
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import torch
+from torch import distributed
+from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
@@ -50,8 +53,8 @@ from seq2seq_cli.training.parallel.process_group import (
 
 logger = logging.getLogger(__name__)
 
-_LOGGERS = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
 _PARENT_IS_GONE = 3  # exit status
+_RESULT = "result.pickle"  # of the main process
 TRAINING_IMPORTS = ("seq2seq_cli.training.loop",)
 # glibc joins freed blocks, but not the small ones in its cache, which lie between tensors: without
 # the cache, training needs an eighth less memory.
@@ -124,39 +127,35 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
     Raises what `work` raised, where that is a UserError, OSError or Interrupted; UserError with the
     signal or the status if a process died; RuntimeError with the traceback of any other exception.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
+    context = process_context(*TRAINING_IMPORTS, **_ENVIRONMENT)
     num_threads = max(1, torch.get_num_threads() // num_processes)
-    start_method = process_context(*TRAINING_IMPORTS, **_ENVIRONMENT).get_start_method()
     with (
-        tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as folder,
-        _forwarded_signals(Path(folder)) as forwarded,
-        held_signals(signal.SIGINT) if start_method == "spawn" else nullcontext(),
-        _silent_loggers(),
+        tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as name,
+        _forwarded_signals(folder := Path(name)) as forwarded,
+        _silent_logger("torch.multiprocessing.spawn"),
     ):
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=num_processes,
-            run_id=RUN_ID,
-            rdzv_backend="c10d",
-            rdzv_endpoint="127.0.0.1:0",
-            local_addr="127.0.0.1",
-            max_restarts=0,
-            start_method=start_method,
-            signals_to_handle="SIGUSR2",  # SIGTERM and Ctrl-C are not the launcher's business
-            logs_specs=DefaultLogsSpecs(log_dir=folder),
-        )
+        store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+        environment = {
+            "TORCHELASTIC_RUN_ID": RUN_ID,
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # `store` is in this process, not in rank 0
+            "MASTER_ADDR": store.host,
+            "MASTER_PORT": str(store.port),
+            "WORLD_SIZE": str(num_processes),
+            "LOCAL_WORLD_SIZE": str(num_processes),
+        }
+        arguments = (work, folder, environment, num_threads, is_logging_to_stderr())
+        method = context.get_start_method()
+        with held_signals(signal.SIGINT) if method == "spawn" else nullcontext():
+            processes = start_processes(  # type: ignore[no-untyped-call]
+                _in_worker, arguments, num_processes, join=False, start_method=method
+            )
         try:
-            run = elastic_launch(config, _in_worker)
-            results = run(work, Path(folder), num_threads, is_logging_to_stderr())
-        except ChildFailedError as error:
-            rank, failure = error.get_first_failure()
+            while not processes.join():
+                pass
+        except ProcessExitedException as error:
             is_terminated = signal.SIGTERM in forwarded
-            raise _reason(Path(folder), rank, failure.exitcode, is_terminated) from None
-        return cast(Result, results[0])
+            raise _reason(folder, error.error_index, error.exit_code, is_terminated) from None
+        return cast(Result, pickle.loads((folder / _RESULT).read_bytes()))
 
 
 def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
@@ -260,20 +259,15 @@ def _forwarded_signals(folder: Path) -> Iterator[set[int]]:
 
 
 @contextmanager
-def _silent_loggers() -> Iterator[None]:
-    """Silence PyTorch's launcher while the block runs: `launch` reports what matters."""
-    levels = {
-        one: one.level
-        for name, one in logging.root.manager.loggerDict.items()
-        if name.startswith(_LOGGERS) and isinstance(one, logging.Logger)
-    }
-    for one in levels:
-        one.setLevel(logging.CRITICAL + 1)
+def _silent_logger(name: str) -> Iterator[None]:
+    """Silence PyTorch's warnings of processes that it ends in the block: `_reason` says why."""
+    one = logging.getLogger(name)
+    level = one.level
+    one.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for one, level in levels.items():
-            one.setLevel(level)
+        one.setLevel(level)
 
 
 def _start_in_process(folder: Path, num_threads: int, logs: bool) -> None:
@@ -282,16 +276,22 @@ def _start_in_process(folder: Path, num_threads: int, logs: bool) -> None:
     torch.set_num_threads(num_threads)
     if logs:
         log_to_stderr()
-    unblock_signals()
     for number in (signal.SIGINT, signal.SIGTERM):
         if (folder / f"signal-{number}").exists():
             raise Interrupted("interrupted", 128 + number)
+    unblock_signals()
 
 
 def _in_worker(
-    work: Callable[[], Result], folder: Path, num_threads: int, logs: bool
-) -> Result | None:
-    """Run in each new process: call `work`, and leave in `folder` why it failed, if it did."""
+    rank: int,
+    work: Callable[[], object],
+    folder: Path,
+    environment: dict[str, str],
+    num_threads: int,
+    logs: bool,
+) -> None:
+    """Run in each new process: call `work`, and leave in `folder` its result, or why it failed."""
+    os.environ |= environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     if Path("/sys/class/net/lo").exists():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine needs no other network
     status = 0
@@ -299,7 +299,9 @@ def _in_worker(
     try:
         _start_in_process(folder, num_threads, logs)
         result = work()
-        return result if os.environ["RANK"] == "0" else None
+        if rank == 0:
+            (folder / _RESULT).write_bytes(pickle.dumps(result))
+        return
     except KeyboardInterrupt:
         kind, reason, status = "Interrupted", "interrupted", 130
     except Interrupted as stop:
@@ -311,8 +313,7 @@ def _in_worker(
         kind, reason = "OSError", (error.errno, error.strerror or str(error), file)
     except Exception:
         kind, reason = "RuntimeError", traceback.format_exc()
-    path = folder / f"reason-{os.environ['RANK']}.json"
-    write_json(path, {"kind": kind, "reason": reason, "status": status})
+    write_json(folder / f"reason-{rank}.json", {"kind": kind, "reason": reason, "status": status})
     raise SystemExit(1)
 
 
