@@ -11,29 +11,31 @@ the config name implementations, which are found here too.
 import importlib
 import importlib.util
 import pkgutil
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from seq2seq_cli.errors import UserError, how_to_install
 
 
 class Extra(NamedTuple):
-    command_modules: tuple[str, ...] = ()  # modules in its folder that register commands
+    commands: Mapping[str, str] = MappingProxyType({})  # and the modules that register them
     packages: tuple[str, ...] = ()  # what its pip extra installs and all of its commands need
 
 
 EXTRAS = {
-    "bench": Extra(("command",)),
-    "clean": Extra(("command",)),
-    "convert": Extra(("import_command", "trim_command")),
-    "distill": Extra(("command", "diversify_command")),
+    "bench": Extra({"bench": "command"}),
+    "clean": Extra({"clean": "command"}),
+    "convert": Extra({"import": "import_command", "trim": "trim_command"}),
+    "distill": Extra({"distill": "command", "diversify": "diversify_command"}),
     "elastic": Extra(),
-    "export": Extra(("command",)),
-    "hub": Extra(("command",), ("huggingface_hub",)),
-    "inspect": Extra(("attend_command", "inspect_command")),
-    "plot": Extra(("command",)),
-    "ray": Extra(("command",), ("ray",)),
+    "export": Extra({"export": "command"}),
+    "hub": Extra({"pull": "command", "push": "command"}, ("huggingface_hub",)),
+    "inspect": Extra({"attend": "attend_command", "inspect": "inspect_command"}),
+    "plot": Extra({"find-lr": "command", "plot": "command"}),
+    "ray": Extra({"translate-ray": "command"}, ("ray",)),
     "serve": Extra(
-        ("command",),
+        {"serve": "command"},
         (
             *("starlette", "uvicorn", "httptools", "uvloop", "python_multipart"),
             *("prometheus_client", "babel", "py3langid", "markdown_it"),
@@ -41,15 +43,20 @@ EXTRAS = {
     ),
     "shard": Extra(),
     "subwords": Extra(),
-    "tune": Extra(("command",), ("optuna",)),
+    "tune": Extra({"tune": "command"}, ("optuna",)),
 }
 
 
-def register_commands() -> None:
-    """Import the modules of all extras that add commands to the Typer app."""
-    for name, extra in EXTRAS.items():
-        for module in extra.command_modules:
-            importlib.import_module(f"seq2seq_cli.extras.{name}.{module}")
+COMMANDS = {  # of extras, and the modules that register them
+    command: f"seq2seq_cli.extras.{name}.{module}"
+    for name, extra in EXTRAS.items()
+    for command, module in extra.commands.items()
+}
+
+
+def register_command(name: str) -> None:
+    """Import the module of a command, which adds it to the Typer app."""
+    importlib.import_module(COMMANDS.get(name) or f"seq2seq_cli.cli.{name.replace('-', '_')}")
 
 
 def load(extra: str, module: str) -> Any:

@@ -1,5 +1,6 @@
 """Types and paths shared by tests."""
 
+import functools
 import json
 import socket
 from collections.abc import Callable
@@ -39,6 +40,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@functools.cache
+def all_commands() -> dict[str, Any]:
+    """Return the Click command or group of each command of the program."""
+    from typer.main import get_group
+
+    from seq2seq_cli.cli import app
+
+    group = get_group(app)
+    return {name: group.get_command(None, name) for name in group.list_commands(None)}  # type: ignore[arg-type]
 
 
 Command = Callable[..., Result]

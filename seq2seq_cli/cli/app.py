@@ -6,31 +6,47 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any, NoReturn
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
-from seq2seq_cli import __version__
+from seq2seq_cli import __version__, plugins
 from seq2seq_cli.console import log_to_stderr, printable_lines
 from seq2seq_cli.errors import Interrupted, UserError, of_system, shortages_reported
 from seq2seq_cli.machine import torch_environment
 
-_ORDER = [  # in which commands are typically used
+_CORE = [  # in the order in which they are typically used
     *("init", "check", "vocab", "preprocess", "train", "average", "verify-resume", "translate"),
     *("join", "eval", "compare", "score", "diff"),
 ]
-EXTRAS_PANEL = "Commands of extras"
+_COMMANDS = [*_CORE, *sorted(plugins.COMMANDS)]
 
 
 class _Program(TyperGroup):
-    """Turns exceptions into one message and an exit status: 2 for user errors, 130 for Ctrl-C."""
+    """Imports the command that is called, without the others, which would take a tenth of a second.
+
+    Turns exceptions into one message and an exit status: 2 for user errors, 130 for Ctrl-C.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         """List the core's commands in the order of their use, then the commands of extras."""
-        known = {name: rank for rank, name in enumerate(_ORDER)}
-        return sorted(super().list_commands(ctx), key=lambda name: (known.get(name, 99), name))
+        self._import(_COMMANDS)
+        for name in plugins.COMMANDS:
+            cast(TyperCommand, self.commands[name]).rich_help_panel = "Commands of extras"
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        self._import([cmd_name] if cmd_name in _COMMANDS else _COMMANDS)  # all, to suggest one
+        return super().get_command(ctx, cmd_name)
+
+    def _import(self, names: Iterable[str]) -> None:
+        if missing := set(names) - set(self.commands):
+            for name in missing:
+                plugins.register_command(name)
+            self.commands.update(get_group(app).commands)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _errors_reported():  # of printing --help

@@ -1,7 +1,8 @@
 """Safe YAML: plain data with line numbers, bounded in size, and nothing is executed.
 
 ruamel.yaml would replace only the table of scalars and the check of duplicate keys: it does not
-bound aliases, reads 010 and dates, and fails with IndexError or KeyError on `!!int ""`.
+bound aliases, reads 010 and dates, and fails with IndexError or KeyError on `!!int ""`. The C
+loader of PyYAML takes 1 ms for a config instead of 10, but crashes on 100,000 open brackets.
 """
 
 import itertools

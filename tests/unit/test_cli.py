@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command
-from typer.main import get_command
+from commands import Command, all_commands
 
-from seq2seq_cli.cli import app
 from seq2seq_cli.native.library import kernels_name
 
 VERBS = {
@@ -236,7 +234,7 @@ VERBS = {
 def commands() -> dict[str, Any]:
     """Every command by name, including those of groups."""
     found: dict[str, Any] = {}
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in all_commands().items():
         members = getattr(command, "commands", None)
         found |= {f"{name} {n}": c for n, c in members.items()} if members else {name: command}
     return found
@@ -274,6 +272,8 @@ def test_shell_completion(seq2seq: Command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COMP_WORDS", "seq2seq tr")
     monkeypatch.setenv("COMP_CWORD", "1")
     from typer.testing import CliRunner
+
+    from seq2seq_cli.cli import app
 
     completed = CliRunner().invoke(app, [], prog_name="seq2seq")
     assert completed.stdout.split() == ["train", "translate", "translate-ray", "trim"]

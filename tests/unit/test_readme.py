@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import ROOT
+from commands import ROOT, all_commands
 from option_reads import sections_of
-from typer.main import get_command
 
-from seq2seq_cli.cli import app
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
@@ -137,7 +135,7 @@ def test_readme_has_commands():
     assert commands(README)[:3] == ["make demo", "make test", "make test-extras"]
     assert len(SEQ2SEQ) >= 40
     named = {line.split()[1] for line in SEQ2SEQ}
-    assert named == set(get_command(app).commands)  # type: ignore[attr-defined]
+    assert named == set(all_commands())
 
 
 @pytest.mark.parametrize("line", SEQ2SEQ)
@@ -146,7 +144,7 @@ def test_readme_commands_parse_and_their_files_exist(line):
         pytest.importorskip("upath")
     words = shlex.split(line)[1:]
     name, *arguments = words
-    command = get_command(app).commands[name]  # type: ignore[attr-defined]
+    command = all_commands()[name]
     if name == "bench":
         name, *arguments = arguments
         command = command.commands[name]
@@ -184,7 +182,7 @@ def options_in(text: str) -> set[str]:
 
 
 def command_options() -> set[str]:
-    groups = list(get_command(app).commands.values())  # type: ignore[attr-defined]
+    groups = list(all_commands().values())
     groups += [one for group in groups for one in getattr(group, "commands", {}).values()]
     parameters = [parameter for group in groups for parameter in group.params]
     options = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}

@@ -8,15 +8,10 @@ from typing import Annotated
 import typer
 
 from seq2seq_cli.cli import options
-from seq2seq_cli.cli.app import EXTRAS_PANEL, app
+from seq2seq_cli.cli.app import app
 
 bench_app = typer.Typer(no_args_is_help=True)
-app.add_typer(
-    bench_app,
-    name="bench",
-    help="Measure speed and memory on this machine.",
-    rich_help_panel=EXTRAS_PANEL,
-)
+app.add_typer(bench_app, name="bench", help="Measure speed and memory on this machine.")
 
 
 @bench_app.command(

@@ -11,7 +11,6 @@ import logging
 import math
 import multiprocessing
 import os
-import pickle
 import signal
 import tempfile
 import threading
@@ -19,8 +18,9 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import torch
 from torch import distributed
@@ -54,7 +54,7 @@ from seq2seq_cli.training.parallel.process_group import (
 logger = logging.getLogger(__name__)
 
 _PARENT_IS_GONE = 3  # exit status
-_RESULT = "result.pickle"  # of the main process
+_SECONDS_OF_A_WAIT = 0.1
 TRAINING_IMPORTS = ("seq2seq_cli.training.loop",)
 # glibc joins freed blocks, but not the small ones in its cache, which lie between tensors: without
 # the cache, training needs an eighth less memory.
@@ -143,19 +143,28 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
             "WORLD_SIZE": str(num_processes),
             "LOCAL_WORLD_SIZE": str(num_processes),
         }
-        arguments = (work, folder, environment, num_threads, is_logging_to_stderr())
+        receiver, sender = context.Pipe(duplex=False)
+        arguments = (work, folder, environment, num_threads, is_logging_to_stderr(), sender)
         method = context.get_start_method()
         with held_signals(signal.SIGINT) if method == "spawn" else nullcontext():
             processes = start_processes(  # type: ignore[no-untyped-call]
                 _in_worker, arguments, num_processes, join=False, start_method=method
             )
+        sender.close()
+        results: list[Result] = []
         try:
+            while not receiver.poll(_SECONDS_OF_A_WAIT):
+                processes.join(0)
+            with suppress(EOFError):  # all have ended
+                results.append(receiver.recv())
             while not processes.join():
                 pass
         except ProcessExitedException as error:
             is_terminated = signal.SIGTERM in forwarded
             raise _reason(folder, error.error_index, error.exit_code, is_terminated) from None
-        return cast(Result, pickle.loads((folder / _RESULT).read_bytes()))
+    if not results:
+        raise Interrupted("interrupted", 128 + signal.SIGINT)  # again, while they ended
+    return results[0]
 
 
 def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
@@ -289,8 +298,9 @@ def _in_worker(
     environment: dict[str, str],
     num_threads: int,
     logs: bool,
+    sender: Connection,
 ) -> None:
-    """Run in each new process: call `work`, and leave in `folder` its result, or why it failed."""
+    """Run in each new process: call `work`; send its result, or leave in `folder` why it failed."""
     os.environ |= environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     if Path("/sys/class/net/lo").exists():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine needs no other network
@@ -300,7 +310,7 @@ def _in_worker(
         _start_in_process(folder, num_threads, logs)
         result = work()
         if rank == 0:
-            (folder / _RESULT).write_bytes(pickle.dumps(result))
+            sender.send(result)
         return
     except KeyboardInterrupt:
         kind, reason, status = "Interrupted", "interrupted", 130

@@ -6,10 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import ROOT, free_port
-from typer.main import get_command
-
-from seq2seq_cli.cli import app
+from commands import ROOT, all_commands, free_port
 
 nbformat = pytest.importorskip("nbformat")
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
@@ -34,7 +31,7 @@ def test_the_commands_of_the_notebook_parse():
     assert {line.split()[1] for line in commands} >= {"init", "train", "eval", "export"}
     for line in commands:
         _, name, *arguments = shlex.split(line)
-        get_command(app).commands[name].make_context(name, arguments)
+        all_commands()[name].make_context(name, arguments)
 
 
 @pytest.mark.slow

@@ -8,17 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import ROOT
+from commands import ROOT, all_commands
 from served import Served
-from typer.main import get_command
-
-from seq2seq_cli.cli import app
 
 RECIPES = ROOT / "examples/serving"
 
 
 def parses(arguments: list[str]) -> bool:
-    command = get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    command = all_commands()["serve"]
     return bool(command.make_context("serve", arguments).params["runs"])
 
 
