@@ -18,7 +18,7 @@ from seq2seq_cli.metrics.references import PublicTestSet, References, Texts
 from seq2seq_cli.metrics.significance import SEED, Interval, LineStatistics, interval_of
 from seq2seq_cli.plugins import implementation
 from seq2seq_cli.text.words import split_words
-from seq2seq_cli.tokenizers.training_text import CLUSTER
+from seq2seq_cli.tokenizers.training_text import clusters
 
 
 def spaced(line: str, *, lowercase: bool) -> str:
@@ -38,7 +38,7 @@ class Units(NamedTuple):
 WORDS = Units("words", split_words, " ", "symbol_error_rate")
 SYMBOLS = Units("symbols", str.split, " ", "symbol_error_rate")
 CHARACTERS = Units("characters", list, "", "cer")
-CLUSTERS = CHARACTERS._replace(split=CLUSTER.findall)  # several code points are one character
+CLUSTERS = CHARACTERS._replace(split=clusters)  # several code points are one character
 
 
 def units_of(config: Config) -> tuple[Units, Units]:

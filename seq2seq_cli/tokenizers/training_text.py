@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import regex
 
 from seq2seq_cli.config.tokenizer import is_symbol
 from seq2seq_cli.errors import UserError
@@ -16,13 +15,19 @@ from seq2seq_cli.errors import UserError
 MAX_LINE_BYTES = 65_536  # the vocabulary is not learned from longer lines
 MAX_CHARACTERS = 1 << 31  # in all lines together, which SentencePiece keeps in memory
 _CHARACTERS_AT_ONCE = 1 << 20  # which take 12 bytes each while they are counted
-CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
 
 # `min_character_frequency: auto`. An entry is worth its frequency. The frequency of the rarest
 # pieces of a vocabulary grows with the text, as does the frequency of noise.
 LEAST_FREQUENCY = 5
 _PER_CHARACTERS = 1_000_000
 _MOST_RARE = 0.02  # of all characters; in a small text every character is rare
+
+
+def clusters(text: str) -> list[str]:
+    """Split text into what readers take for characters (Unicode Standard Annex 29)."""
+    import regex  # 10 ms, which translating does not need
+
+    return regex.findall(r"\X", text)
 
 
 def sample(lines: Iterable[str], size: int, max_characters: int = MAX_CHARACTERS) -> list[str]:
@@ -110,6 +115,6 @@ def grapheme_clusters(lines: Iterable[str], most: int) -> list[str]:
 
     Clusters that cannot be entries of a vocabulary, such as a mark on a space, are left out.
     """
-    clusters = (x for line in lines for x in CLUSTER.findall(line) if len(x) > 1)
-    found = {x: count for x, count in Counter(clusters).items() if is_symbol(x)}
+    counts = Counter(x for line in lines for x in clusters(line) if len(x) > 1)
+    found = {x: count for x, count in counts.items() if is_symbol(x)}
     return sorted(sorted(found, key=lambda x: (-found[x], x))[:most])
