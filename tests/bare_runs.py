@@ -1,6 +1,7 @@
 """Runs without text for tests of single updates, and runs that stop."""
 
 import functools
+import inspect
 from typing import Any, cast
 
 import torch
@@ -8,11 +9,18 @@ import torch
 from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.optimizers.adam import Optimizer
 from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
 
 DEFAULTS = TrainingConfig()
 ALONE = SingleProcess()
+
+
+class SGD(Optimizer, torch.optim.SGD):
+    """Plain SGD, whose updates show the gradients; PyTorch's imports torch._dynamo."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
 
 
 def bare_run(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bare_runs import bare_run, random_batch
+from bare_runs import SGD, bare_run, random_batch
 from safetensors.torch import save_file
 
 from seq2seq_cli.config.schema import Config, ModelConfig
@@ -39,7 +39,7 @@ def update_with(parallel: SingleProcess, config: Config, folder: Path) -> tuple[
     dropout = 0.3 if native.has_training_kernels() else 0.0
     shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=dropout)
     batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
-    optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
+    optimizer = SGD(batch_loss.parameters(), lr=0.1)
     batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
     run = bare_run(batch_loss, optimizer, config.training, parallel)
     update = train_step(run, number_pairs(batches))

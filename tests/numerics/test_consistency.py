@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from bare_runs import bare_run
+from bare_runs import SGD, bare_run
 from torch import Tensor
 from torch.nn import functional
 
@@ -180,7 +180,7 @@ def test_gradient_accumulation_matches_one_large_batch():
     training = TrainingConfig(consistency=KINDS["r_drop"], precision="fp32")
     for count in (1, 3):
         batch_loss = build_loss(model_of(0.0), training, torch.device("cpu"))
-        optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
+        optimizer = SGD(batch_loss.parameters(), lr=0.1)
         batches = [BATCH] if count == 1 else [BATCH.shard(3, part) for part in range(3)]
         results.append(train_step(bare_run(batch_loss, optimizer, training), batches))
     alone = BatchLoss(model_of(0.0), 0.1, False)(BATCH).total.item()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from bare_runs import bare_run, random_batch
+from bare_runs import SGD, bare_run, random_batch
 from hypothesis import example, given
 from hypothesis.strategies import integers
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -269,7 +269,7 @@ def test_gradient_accumulation_matches_one_large_batch():
     results = []
     for size in (4, 2, 1):
         model = build()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # shows gradients as they are
+        optimizer = SGD(model.parameters(), lr=0.1)  # shows gradients as they are
         batches = [batch_of(PAIRS[i : i + size]) for i in range(0, 4, size)]
         update = train_step(bare_run(loss_of(model), optimizer, CONFIG), batches)
         results.append((update, [p.detach().clone() for p in model.parameters()]))
@@ -294,7 +294,7 @@ def test_model_overfits_one_batch():
 
 def test_gradients_are_clipped_to_the_norm():
     model = build()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = SGD(model.parameters(), lr=1.0)
     before = [p.detach().clone() for p in model.parameters()]
     clipped = CONFIG.model_copy(update={"max_grad_norm": 0.01})
     update = train_step(bare_run(loss_of(model), optimizer, clipped), [batch_of(PAIRS)])

@@ -124,6 +124,7 @@ def _num_weights(config: Config, text: int) -> int:
 def launch(work: Callable[[], Result], num_processes: int) -> Result:
     """Call `work` in new processes of this machine; return what it returns in the main one.
 
+    A result has no tensors, which would be in memory of a process that has ended.
     Raises what `work` raised, where that is a UserError, OSError or Interrupted; UserError with the
     signal or the status if a process died; RuntimeError with the traceback of any other exception.
     """

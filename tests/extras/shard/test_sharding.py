@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bare_runs import bare_run, random_batch, stop_at
+from bare_runs import SGD, bare_run, random_batch, stop_at
 from commands import Command, last_checkpoint
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
@@ -55,7 +55,7 @@ def updates(config: Config, model: dict, path: Path, *, alone: bool = False) -> 
                 batch_loss = BatchLoss(build(**model), 0.1, use_bf16)
             shard_loss(batch_loss, torch.device("cpu"), parallel.world_size)
             scatter(unique_parameters(whole), unique_parameters(batch_loss.model))
-        optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
+        optimizer = SGD(batch_loss.parameters(), lr=0.1)
         run = bare_run(batch_loss, optimizer, training, parallel)
         batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
         numbers = [compute_gradients(run, batches)[0]]
