@@ -21,7 +21,7 @@ from seq2seq_cli.metrics.metrics import Scoring, score_text
 from seq2seq_cli.metrics.references import References, group_by_source, references_of
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import load_tokenizers
-from seq2seq_cli.training.run import Run, nothing
+from seq2seq_cli.training.run import Run, TrainingState, nothing
 
 logger = logging.getLogger(__name__)
 
@@ -53,13 +53,13 @@ def choose_search(folder: RunFolder, run: Run) -> None:
     """Measure searches with the run's model, and write the one that `auto` stands for.
 
     It is done for a finished run whose config has `auto`, if there are enough validation lines;
-    once, unless validation changes. The model decodes as `translate` does, on the device of the
-    training.
+    once, unless validation changes. An earlier choice is removed if there is none to make now. The
+    model decodes as `translate` does, on the device of the training.
     """
-    if _awaits_search(folder, run):
-        valid = run.data.valid
-        assert valid is not None, "the main process has read it"
-        state = run.state
+    valid, state = run.data.valid, run.state
+    if valid is None or not _has_choice(folder, run.config, valid):
+        folder.search.unlink(missing_ok=True)
+    elif not _is_chosen(folder, state):
         _choose(folder, run.config, valid, state.step, state.scored_by, run.hooks.before_write)
 
 
@@ -68,6 +68,7 @@ def choose_search_of_ensemble(ensemble: RunFolder) -> None:
     members, before = ensemble.members(), read_default_search(ensemble)
     chosen = [found for member in members if (found := read_default_search(member))]
     if len(chosen) < len(members):
+        ensemble.search.unlink(missing_ok=True)
         return
     step, scored_by = sum(one.step for one in chosen), chosen[0].scored_by  # the same in all
     if before is not None and (before.step, before.scored_by) == (step, scored_by):
@@ -100,24 +101,23 @@ def _choose(
     logger.info("search: %s", found)
 
 
-def _awaits_search(folder: RunFolder, run: Run) -> bool:
-    """Return True if there is something to choose, and it was not chosen for this step yet.
-
-    It is chosen again if a validation score means something else since.
-    """
-    options, valid = run.config.decoding, run.data.valid
+def _has_choice(folder: RunFolder, config: Config, valid: HeldOut) -> bool:
+    """Return True if the config leaves the search open and the run has what decides it."""
+    options = config.decoding
     if "auto" not in (options.beam_size, options.length_penalty) or options.beam_size == 1:
         return False
     if options.sampling or options.diversity_groups > 1:
         return False
-    if valid is None or not run.config.validation.decode or len(valid.pairs) < _FEWEST_LINES:
-        return False
-    if not folder.model.exists():
-        return False
-    before, state = read_default_search(folder), run.state
+    has_scores = config.validation.decode and len(valid.pairs) >= _FEWEST_LINES
+    return has_scores and folder.model.exists()
+
+
+def _is_chosen(folder: RunFolder, state: TrainingState) -> bool:
+    """Return True if a search was chosen for this step, and scores mean the same since."""
+    before = read_default_search(folder)
     if before is None or before.step != state.step:
-        return True
-    return before.scored_by not in ("", state.scored_by)  # earlier versions have not recorded it
+        return False
+    return before.scored_by in ("", state.scored_by)  # earlier versions have not recorded it
 
 
 def _sample(config: Config, valid: HeldOut, translator: Translator) -> Sample:

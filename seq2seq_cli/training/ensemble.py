@@ -64,7 +64,7 @@ def train_ensemble(
         write_json(folder.ensemble, {"members": num_members})
     if config.valid_text is not None:
         logger.info("%s", scores_of(folder, config))
-        choose_search_of_ensemble(folder)
+    choose_search_of_ensemble(folder)
 
 
 def members_at_once(config: Config) -> int:

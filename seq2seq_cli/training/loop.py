@@ -138,6 +138,8 @@ def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | None, 
     if not run.parallel.is_main or (is_finished(run) and not awaits_choice(folder, run)):
         yield None, run.parallel.saver(NullSaver(folder, run), run)
         return
+    if not is_finished(run):
+        folder.search.unlink(missing_ok=True)  # the choice of a shorter run
     with Monitor(folder, run) as monitor:
         logger.info("%s", summarize(run))
         is_new = monitor.starts == 1

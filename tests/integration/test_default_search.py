@@ -185,6 +185,13 @@ def test_the_choice_is_made_once_and_again_for_a_longer_run(config, run, seq2seq
     other = (*longer, "--set", "validation.metric=chrf", "--allow-changed", "validation.metric")
     assert seq2seq("train", config, "--run-dir", copy, *other).exit_code == 0
     assert (found(copy)["step"], found(copy)["metric"]) == (26, "chrf")
+    without = (*other, "--set", "data.valid=null", "--allow-changed", "data.valid")
+    seq2seq("train", config, "--run-dir", copy, *without).ok()
+    assert not (copy / "search.json").exists()
+    ensemble = RunFolder(as_ensemble(tmp_path / "ensemble", [copy]))
+    ensemble.search.write_text((run / "search.json").read_text())
+    choose_search_of_ensemble(ensemble)
+    assert not ensemble.search.exists()
 
 
 def without_speed(run: Path) -> dict:
@@ -195,16 +202,17 @@ def without_speed(run: Path) -> dict:
 
 
 def test_a_run_that_time_has_ended_chooses_and_one_that_was_stopped_does_not(
-    config, seq2seq, tmp_path
+    config, run, seq2seq, tmp_path
 ):
     ended = seq2seq(
         "train", config, "--run-dir", tmp_path / "ended", "--set", "training.max_hours=1e-9"
     )
     assert "(training.max_hours reached" in ended.stderr
     assert found(tmp_path / "ended")["step"] == 1
-    stopped = tmp_path / "stopped"
-    train(load_config(config), stopped, hooks=stop_at(2))
-    assert not (stopped / "search.json").exists()
+    longer = load_config(config, ["training.max_steps=26"])
+    for stopped, step in ((tmp_path / "stopped", 2), (shutil.copytree(run, tmp_path / "run"), 25)):
+        train(longer, stopped, hooks=stop_at(step))
+        assert not (stopped / "search.json").exists()
 
 
 @pytest.mark.parametrize(
