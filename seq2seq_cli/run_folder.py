@@ -195,7 +195,7 @@ class RunFolder:
             path = self.last_checkpoint / "ema.safetensors"
             if path.is_file():
                 return path
-        by_step |= self.all_best_models()
+        by_step = self.all_best_models() | by_step  # with an EMA, the best models are its weights
         if which.isascii() and which.isdigit() and int(which) in by_step:
             return by_step[int(which)]
         steps = ", ".join(map(str, sorted(by_step))) or "none"

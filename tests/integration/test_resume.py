@@ -317,6 +317,8 @@ def test_keep_last_keep_every_and_keep_best(config, seq2seq, tmp_path):
     assert all(best[n].equal(t) for n, t in load_file(RunFolder(run).best_model(24)).items())
     for which in ("best", "last", "8", "16"):
         assert seq2seq("translate", run, "--model", which, "1 2").exit_code == 0
+    of_checkpoint = RunFolder(run).checkpoint(24) / "weights.safetensors"
+    assert RunFolder(run).weights("24") == of_checkpoint  # which differ with an EMA
     message = seq2seq("translate", run, "--model", "9", "1 2").error()
     assert "a .safetensors file, or a kept step: 8, 16, 20, 24" in message
 
