@@ -1,5 +1,6 @@
 """What `seq2seq tune` searches: options of the config, each in a range or among choices."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -85,9 +86,9 @@ def search_space(given: Sequence[str], config: Config, check: Check) -> list[Opt
     """
     if given:
         options = [parse(one, config, check) for one in given]
-        names = [option.name for option in options]
-        if repeated := [name for name in names if names.count(name) > 1]:
-            raise UserError(f"--search {repeated[0]} is given twice")
+        for one, other in itertools.permutations((option.name for option in options), 2):
+            if f"{one}.".startswith(f"{other}."):
+                raise UserError(f"--search {one} and --search {other} set the same option")
         return options
     options = []
     for name in DEFAULTS:
