@@ -15,7 +15,6 @@ import numpy.typing as npt
 from seq2seq_cli import plugins
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.data.tokenization import ids_of_pairs
-from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import BadLineError, Pair, files_of_lines, read_entries
 from seq2seq_cli.text.leakage import LineHashes, Overlap
 from seq2seq_cli.text.scripts import (
@@ -113,7 +112,7 @@ def audit_text(
 ) -> tuple[TextAudit, LineHashes]:
     """Audit a text; its main scripts should be the main scripts of `like`, if given.
 
-    Raises UserError if the text cannot be read or has no pairs.
+    The text has pairs. Raises UserError if it cannot be read.
     """
     findings = {name: Finding() for name in ("unreadable", "empty", "too_long", *SHARED_RULES)}
     src, tgt, hashes = _SideCounter(), _SideCounter(), LineHashes()
@@ -148,9 +147,7 @@ def audit_text(
         for (line, pair), rule in zip(pairs, rules, strict=True):
             if rule in SHARED_RULES:
                 findings[rule].add(line, pair.src, pair.tgt)
-    if not num_pairs:
-        reason = "no line is readable and has text on both sides"
-        raise UserError(f"no pairs in {text.name}: {reason}")
+    assert num_pairs, "the text was counted before"
     file_audits = []
     for part in (part for corpus in text.corpora for part in corpus.parts()):
         file_audits += [_audit_file(*file) for file in dict(files_of_lines(part)).items()]

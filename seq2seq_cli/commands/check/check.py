@@ -1,5 +1,6 @@
 """`seq2seq check`: checks text and config before training."""
 
+import collections
 import functools
 import logging
 import math
@@ -15,6 +16,7 @@ from seq2seq_cli.commands.dry_run import dry_run, peak_memory_mb, timed_update
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import SUBWORDS
+from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
 from seq2seq_cli.text.leakage import Overlap
 from seq2seq_cli.tokenizers.vocabulary import audit_vocabulary
 from seq2seq_cli.training.logging.summary import summarize, summary_json
@@ -35,6 +37,8 @@ def check(config: Config, test: ParallelText | None, source: Path | None = None)
     Returns None in all processes of torchrun but the main one. Raises UserError for errors that
     would stop training.
     """
+    if test is not None:  # which is audited last
+        collections.deque(count_pairs(test, config.data.on_bad_line, CorpusCounts()), maxlen=0)
     return dry_run(functools.partial(_check, test), config, source)
 
 
