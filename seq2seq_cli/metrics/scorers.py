@@ -21,8 +21,8 @@ from seq2seq_cli.metrics.metrics import spaced
 
 def bleu(tokenize: BleuTokenize, lowercase: bool) -> BLEU:
     """Papineni et al. 2002."""
-    # With "none" the text is meant to be tokenized already: sacreBLEU need not warn of that.
-    return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
+    # `check` warns of tokenized text: sacreBLEU need not, which names an option of its own.
+    return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
 
 
 def chrf(_: BleuTokenize, lowercase: bool) -> CHRF:
