@@ -29,6 +29,7 @@ MOJIBAKE = re.compile(
 )
 
 _BY_TOKENIZERS = re.compile(r"\S [.,。、，](?:\s|$)|\w '(?:d|ll|m|re|s|t|ve)\b")
+_IN_SUBWORDS = re.compile(r"\w@@ \w|(?:^| )▁\w")
 _MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
 _FEWEST_WORDS = 4  # of a line that should have a capital: shorter ones may be labels
 
@@ -70,6 +71,11 @@ def looks_tokenized(text: str) -> bool:
     It does not look for a space before a question mark, which is right in French.
     """
     return _BY_TOKENIZERS.search(text) is not None
+
+
+def looks_split(text: str) -> bool:
+    """Return True for "un@@ related" and "▁un related": words in pieces, for another toolkit."""
+    return _IN_SUBWORDS.search(text) is not None
 
 
 def lacks_capitals(text: str) -> bool:

@@ -30,6 +30,7 @@ DEFECTS = {
     11: (("Haus \ufffd rot", "house red red"), "train source: 1 line (0.33%) with U+FFFD"),
     13: (("Haus rot", "house\x07 red"), "train target: 1 line (0.33%) with control characters"),
     15: (("Cafe\u0301 rot", "red house"), "train source: 1 line (0.33%) not in Unicode's composed"),
+    16: (("Haus ro@@ t", "red house"), "train source: 1 line (0.33%) split into subwords"),
     17: (("", "house tree"), "train: 1 line (0.33%) with an empty side"),
     19: (("Haus " * 41, "house " * 41), "train: 1 line (0.33%) over data.max_length, 40 tokens"),
     21: (("Haus", "house tree " * 6), "train: 1 line (0.33%) with a length ratio over 3 times"),

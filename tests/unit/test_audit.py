@@ -11,6 +11,7 @@ from seq2seq_cli.text.scripts import (
     CONTROL,
     lacks_capitals,
     looks_like_mojibake,
+    looks_split,
     looks_tokenized,
     script_of,
     truncate_for_terminal,
@@ -60,6 +61,20 @@ def test_accented_text_is_not_mistaken_for_mojibake(text: str):
 )
 def test_tokenized_text_is_detected(text: str, is_tokenized: bool):
     assert looks_tokenized(text) == is_tokenized
+
+
+@pytest.mark.parametrize(
+    ("text", "is_split"),
+    [
+        ("un@@ related", True),
+        ("▁un related ▁words", True),
+        ("it is ▁un related", True),
+        ("user@@example me@home @@ mine@@", False),
+        ("load ▁▂▃ snake_case _private_", False),
+    ],
+)
+def test_text_in_subwords_is_detected(text: str, is_split: bool):
+    assert looks_split(text) == is_split
 
 
 @pytest.mark.parametrize(

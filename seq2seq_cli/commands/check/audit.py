@@ -22,6 +22,7 @@ from seq2seq_cli.text.scripts import (
     REPLACEMENT,
     lacks_capitals,
     looks_like_mojibake,
+    looks_split,
     looks_tokenized,
     main_scripts,
     script_of,
@@ -39,6 +40,7 @@ _LINES_AT_ONCE = 20_000  # of which the first say what is usual, as for `clean`
 _DEFECTS: dict[str, Callable[[str], bool]] = {  # of a side
     "mojibake": looks_like_mojibake,
     "not_nfc": lambda text: not unicodedata.is_normalized("NFC", text),
+    "split": looks_split,
     "tokenized": looks_tokenized,
     "lower_case": lacks_capitals,
 }

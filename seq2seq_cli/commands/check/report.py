@@ -32,6 +32,8 @@ _SIDE_DEFECTS = {
     "replaced": "with U+FFFD, which replaces lost characters",
     "mojibake": "with UTF-8 that seems to be decoded as Latin-1",
     "not_nfc": "not in Unicode's composed form, NFC",
+    "split": "split into subwords (@@ or ▁), which scores take for words; join them, as with sed "
+    "'s/@@ //g': train learns subwords with tokenizer.kind bpe or unigram",
 }
 # Of sentences, if most lines have the defect.
 _PREPROCESSED = {
