@@ -70,6 +70,7 @@ def train(
     ):
         now = hooks.monotonic
         began = now() - run.state.seconds
+        already = "already " if is_finished(run) else ""
         while not is_finished(run):
             if run.state.awaits_validation:
                 validate(run, monitor, saver, lambda: now() - began)
@@ -94,7 +95,7 @@ def train(
                 return
         run.parallel.in_main(lambda: choose_model(folder, run, stop, monitor))
         run.parallel.in_main(lambda: choose_search(folder, run))
-        logger.info("%s", end_line(folder, run))
+        logger.info("%s%s", already, end_line(folder, run))
 
 
 @contextmanager
@@ -142,9 +143,11 @@ def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | None, 
         folder.search.unlink(missing_ok=True)  # the choice of a shorter run
     with Monitor(folder, run) as monitor:
         logger.info("%s", summarize(run))
-        is_new = monitor.starts == 1
-        begins = "writing to" if is_new else f"continuing (start {monitor.starts:,})"
-        logger.info("%s %s", begins, folder.path)
+        begins = f"writing to {folder.path}"
+        if monitor.starts > 1:
+            step = f"step {run.state.step:,} (start {monitor.starts:,})"
+            begins = f"continuing {folder.path} from {step}"
+        logger.info("%s", begins)
         monitor.config(run.config)
         yield monitor, run.parallel.saver(Saver(folder, run, monitor.sync), run)
 

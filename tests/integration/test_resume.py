@@ -65,7 +65,8 @@ def test_run_with_a_number_keeps_it_where_the_config_says_auto(config, seq2seq, 
     assert saved["decoding"]["max_len_factor"] == "auto"
     saved["decoding"] |= {"max_len_factor": 2.0, "max_len_extra": 20}
     (run / "config.yaml").write_text(yaml.safe_dump(saved))
-    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    result = seq2seq("train", config, "--run-dir", run).ok()
+    assert f"\ncontinuing {run} from step 5 (start 2)\n" in result.stderr
     kept = yaml.safe_load((run / "config.yaml").read_text())["decoding"]
     assert (kept["max_len_factor"], kept["max_len_extra"]) == (2.0, 20)
 

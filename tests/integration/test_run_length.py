@@ -66,7 +66,7 @@ def test_auto_warmup_is_a_tenth_of_a_short_run(config, seq2seq: Command, tmp_pat
     assert [epochs[step] for step in (1, 28, 29, 56)] == [1, 1, 2, 2]
     assert yaml.safe_load((run / "config.yaml").read_text())["training"]["warmup_steps"] == 5
     again = seq2seq("train", config, "--run-dir", run, *given)
-    assert "finished after 56 updates (training.max_epochs reached)" in again.stderr
+    assert "\nalready finished after 56 updates (training.max_epochs reached)" in again.stderr
     lowered = seq2seq(
         "train", config, "--run-dir", run, *options(max_epochs=1, schedule=schedule, lr=1e-2)
     )

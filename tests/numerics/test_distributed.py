@@ -303,7 +303,7 @@ def test_torchrun_starts_again_when_a_process_was_killed(whole, tmp_path):
     os.kill(children(process.pid)[1], signal.SIGKILL)
     _, stderr = process.communicate(timeout=120)
     assert (process.returncode, stderr.count("finished after 40 updates")) == (0, 1), stderr
-    assert "continuing (start 2)" in stderr
+    assert re.search(rf"continuing {run} from step \d+ \(start 2\)\n", stderr)
     assert training_points(run)[-1]["train/starts"] == 2
     found, expected = weights_of(run), weights_of(whole)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
