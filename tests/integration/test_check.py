@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from commands import Command
 
@@ -277,6 +278,16 @@ def test_check_json_has_the_numbers_of_the_page(defective: Path):
     assert [f"WARNING          {warning}" for warning in found["warnings"]] == [
         line for line in page if line.startswith("WARNING")
     ]
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_slow_bf16_is_pointed_out(has_it: bool, clean: Path, monkeypatch: pytest.MonkeyPatch):
+    for test in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, test, lambda: has_it, raising=False)
+    given = ["training.precision=bf16", "training.processes=1", "training.device=cpu"]
+    report = check(load_config(clean, given), None)
+    assert report is not None
+    assert ("bf16; WARNING: slow, without instructions" in report.as_text()) != has_it
 
 
 def test_check_reports_cache_size_and_limit(page: list[str]):

@@ -11,6 +11,7 @@ from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.console import counted
 from seq2seq_cli.data.cache import MEGABYTE, cache_folder, most_bytes, total_size
 from seq2seq_cli.evaluation import HeldOut
+from seq2seq_cli.model.device import has_fast_bf16
 from seq2seq_cli.model.parameters import count_parameters
 from seq2seq_cli.training.plan import limit_of_updates
 from seq2seq_cli.training.run import Run, TrainingData
@@ -221,4 +222,7 @@ def _device(run: Run) -> str:
         where = torch.cuda.get_device_name(run.device)
     else:
         where = counted(threads, "thread")
-    return f"{run.device.type} ({where}), {'bf16' if run.use_bf16 else 'fp32'}"
+    precision = "bf16" if run.use_bf16 else "fp32"
+    if run.use_bf16 and not has_fast_bf16(run.device):
+        precision += "; WARNING: slow, without instructions for it; fp32 is faster here"
+    return f"{run.device.type} ({where}), {precision}"
