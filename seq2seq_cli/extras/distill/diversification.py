@@ -15,6 +15,7 @@ from seq2seq_cli.commands.compare import compare_systems
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.tokenizer import Normalizations
 from seq2seq_cli.config.types import BySide
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.lines.stream import Job
@@ -103,7 +104,7 @@ def turned_around(config: Config) -> Config:
     tokenizer = {
         name: value.model_copy(update={"src": value.tgt, "tgt": value.src})
         for name, value in config.tokenizer
-        if isinstance(value, BySide)
+        if isinstance(value, BySide | Normalizations)
     }
     sampling = config.training.subword_sampling
     sampling = sampling.model_copy(update={"src": sampling.tgt, "tgt": sampling.src})

@@ -15,6 +15,8 @@ from ended import ended
 from number_task import FAST, NAMES, numbers_config, write_config, write_pairs
 
 from seq2seq_cli.commands.diff import differing_results
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.extras.distill.diversification import turned_around
 
 ONE = ("--set", "training.processes=1", "--device", "cpu")
 
@@ -161,6 +163,19 @@ def test_what_cannot_be_turned_around(config, seq2seq, tmp_path, change, message
     result = seq2seq("diversify", edited(change, config), "--output", tmp_path / "run", *ONE)
     assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_the_options_of_the_sides_are_exchanged(config):
+    options = yaml.safe_load(config.read_text())
+    sides = {"kind": ("char", "bpe"), "vocab_size": (90, 900), "normalization": ("nfd", "nfkc_cf")}
+    for name, (src, tgt) in sides.items():
+        options["tokenizer"][name] = {"src": src, "tgt": tgt}
+    loaded = load_config(write_config(config.parent, options, "sides.yaml"))
+    backward = turned_around(loaded)
+    for name, (src, tgt) in sides.items():
+        assert getattr(backward.tokenizer, name).src == tgt
+        assert getattr(backward.tokenizer, name).tgt == src
+    assert turned_around(backward) == loaded
 
 
 def test_other_options_need_another_run(config, diversified, trained, seq2seq):
