@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import cast
 
@@ -88,15 +89,21 @@ def remote_errors(path: object) -> Iterator[None]:
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return the files that a path stands for: itself, the files of a folder, or of a pattern.
 
-    Patterns such as `text/*.de.gz` and `text/**/*.tsv` are `glob` patterns. Hidden files are left
-    out. Files are sorted by their varying parts, so that `*.de` and `*.en` correspond. A folder or
-    pattern without files is returned itself.
+    Patterns such as `text/*.de.gz` and `text/**/*.tsv` are `glob` patterns. Hidden files and the
+    files of hidden folders are left out, unless a part of the pattern begins with their dot. Files
+    are sorted by their varying parts, so that `*.de` and `*.en` correspond. A folder or pattern
+    without files is returned itself.
     """
     folder, pattern = _split(path)
     if not pattern or (path != folder and path.is_file()):
         return (path,)
     files = (file for file in folder.glob(pattern) if file.is_file())
-    visible = [file for file in files if not file.name.startswith(".")]
+    named = [part for part in Path(pattern).parts if part.startswith(".")]
+
+    def is_hidden(part: str) -> bool:
+        return part.startswith(".") and not any(fnmatchcase(part, dotted) for dotted in named)
+
+    visible = [file for file in files if not any(map(is_hidden, file.relative_to(folder).parts))]
     visible.sort(key=lambda file: _varying(folder, pattern, file).split("/"))
     return tuple(visible) or (path,)
 
@@ -118,7 +125,10 @@ def _varying(folder: Path, pattern: str, file: Path) -> str:
 
 
 def _split(path: Path) -> tuple[Path, str]:
-    """Split a path into a folder and a pattern, which is empty for the path of a file."""
+    """Split a path into a folder and a pattern of pathlib, which is empty for the path of a file.
+
+    A shell also has `[^…]` for `[!…]`, `a**` for `a*`, and a last `**` for all files in a folder.
+    """
     if path.is_dir():
         return path, "*"
     folder = path
@@ -126,4 +136,8 @@ def _split(path: Path) -> tuple[Path, str]:
         folder = folder.parent
     if folder == path:
         return path, ""
-    return folder, str(path.relative_to(folder))
+    parts = [
+        part if part == "**" else re.sub(r"\*+", "*", part).replace("[^", "[!")
+        for part in path.relative_to(folder).parts
+    ]
+    return folder, "/".join(parts) + "/*" * (path.name == "**")

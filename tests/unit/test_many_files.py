@@ -48,6 +48,29 @@ def test_folders_and_patterns_are_read_like_one_file(folder, names):
     assert len(text.files) == 2 * len(names)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("**/*.tsv", "a.tsv b.tsv x/a.tsv x/y/a.tsv"),
+        ("*/*.tsv", "x/a.tsv"),
+        ("**", "a.tsv b.tsv x/a.tsv x/y/a.tsv"),
+        ("x/**", "x/a.tsv x/y/a.tsv"),
+        ("a**", "a.tsv"),
+        ("[^b].tsv", "a.tsv"),
+        ("[!b].tsv", "a.tsv"),
+        (".*.tsv", ".a.tsv"),
+        (".*/*.tsv", ".x/a.tsv"),
+        ("*/.[xy]/*", "x/.y/a.tsv"),
+    ],
+)
+def test_patterns_have_the_meaning_of_a_shell(pattern, names, tmp_path):
+    for name in ("a.tsv", "b.tsv", ".a.tsv", ".x/a.tsv", "x/a.tsv", "x/.y/a.tsv", "x/y/a.tsv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = sorted(str(file.relative_to(tmp_path)) for file in files_of(tmp_path / pattern))
+    assert found == names.split()
+
+
 def test_a_file_whose_name_is_a_pattern_is_that_file(folder):
     file = folder / "[1].tsv"
     file.write_text("x\ty\n")
