@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import regex
 from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
@@ -39,7 +40,7 @@ _NUMBER = re.compile(r"\d++(?:[.,:'’\u00a0\u202f]\d++)*+")
 # Of 12 500, but not of 2019 300. Spaces are looked for first, as they are found fast.
 _SPACE_IN_NUMBER = re.compile(r"[ \u2009](?=\d{3}(?!\d))(?<=\d.)(?<!\d{4}.)")
 _NO_DIGIT = re.compile(r"\D")
-_NUMBER_OR_WORD = re.compile(rf"{_NUMBER.pattern}|[^\W_]+")
+_NUMBER_OR_WORD = regex.compile(rf"{_NUMBER.pattern}|[\p{{L}}\p{{N}}][\p{{L}}\p{{N}}\p{{M}}]*+")
 _NUMBER_OR_CHARACTER = re.compile(r"\d+|.")
 
 
