@@ -18,6 +18,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
 from seq2seq_cli.text.corpus import Pair
+from seq2seq_cli.text.leakage import normalized
 from seq2seq_cli.text.scripts import CONTROL, MOJIBAKE, REPLACEMENT, main_scripts, script_of
 
 Mask = npt.NDArray[np.bool_]
@@ -161,12 +162,12 @@ class Side:
 
     @functools.cached_property
     def keys(self) -> list[str]:
-        """The lines as they are compared: letters and digits, without case and width.
-
-        A line without any is compared as it is.
+        """The lines as they are compared: letters and digits, or, of a line without any, all
+        characters; without case, width and spaces.
         """
         keys = self._letters_and_digits.replace(" ", "").split("\n")[:-1]
-        return [key or line for key, line in zip(keys, self.lines, strict=True)]
+        pairs = zip(keys, self.lines, strict=True)
+        return [key or normalized(line).replace(" ", "") for key, line in pairs]
 
     @functools.cached_property
     def words(self) -> list[str]:

@@ -412,6 +412,14 @@ def test_held_out_text_that_cannot_be_read_is_an_error(seq2seq: Command, tmp_pat
     assert not (tmp_path / "out.tsv").exists()
 
 
+def test_held_out_sources_without_letters_are_removed(seq2seq: Command, tmp_path: Path):
+    (tmp_path / "in.tsv").write_text("... ？\tWhat?\n♥  ♥\tlove\n♥♦\tcards\n")
+    (tmp_path / "test.tsv").write_text("… ?\tWhat?\n♥ ♥\tlove\n")
+    options = ("--against", tmp_path / "test.tsv", "--without", "letters", "--dry-run", "--json")
+    report = json.loads(seq2seq("clean", tmp_path / "in.tsv", *options).ok().stdout)
+    assert (report["findings"]["held_out"]["pairs"], report["kept"]) == (2, 1)
+
+
 def test_fields_are_columns_of_held_out_text_of_the_same_format(seq2seq: Command, tmp_path: Path):
     rows = [{"de": "Ein Haus", "en": "A house"}, {"de": "Ein Baum", "en": "A tree"}]
     (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
