@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -224,6 +224,14 @@ def decoding_overrides(**given: object) -> Iterator[str]:
     for name, value in given.items():
         if value is not None and value is not False:
             yield f"decoding.{name}={json.dumps(value, ensure_ascii=False)}"
+
+
+def check_fields(fields: tuple[str, str] | None, files: Iterable[Path]) -> None:
+    """Raise UserError for fields if none of the files has pairs, which are the ones with fields."""
+    from seq2seq_cli.config.text import format_of_pairs
+
+    if fields is not None and not any(map(format_of_pairs, files)):
+        raise UserError("--fields is for a file of pairs, and none is given: leave it out")
 
 
 @contextlib.contextmanager

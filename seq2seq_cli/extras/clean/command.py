@@ -157,6 +157,11 @@ def clean(
 
     if bool(output) == dry_run:
         raise UserError("give --output, or --dry-run")
+    if rejected and dry_run:
+        raise UserError(
+            "--rejected is a file to write, and --dry-run writes none: leave one of them out"
+        )
+    options.check_fields(fields, [*files, *(against or ())])
     text = _text_of(files, fields, features)
     held_out = _held_out_text(against, files, fields, features) if against else None
     inputs = (*text.files, *(held_out.files if held_out else ()))
@@ -179,9 +184,7 @@ def _text_of(
     from seq2seq_cli.commands.init.init import text_of
 
     if not all(map(format_of_pairs, files)):
-        if len(files) == 2:  # which have no fields, and features only after a tab
-            fields, features = None, "2" if features else None
-        return text_of(files, fields, features)
+        return text_of(files, features=features)
     corpora = [text_of([file], fields, features).corpora for file in files]
     return ParallelText(tuple(corpus for (corpus,) in corpora))
 
@@ -196,7 +199,7 @@ def _held_out_text(
     """
     formats = [name for file in against if (name := format_of_pairs(file))]
     if len(formats) < len(against):
-        return _text_of(against, fields, features)
+        return _text_of(against, fields, "2" if features else None)  # which follow a tab
     formats_to_clean = {format_of_pairs(file) for file in files}
     corpora: list[Corpus] = []
     for file, name in zip(against, formats, strict=True):

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from seq2seq_cli.cli.app import app
-from seq2seq_cli.cli.options import Fields, RunDir, WhichModel, path_option
+from seq2seq_cli.cli.options import Fields, RunDir, WhichModel, check_fields, path_option
 from seq2seq_cli.config.text import ParallelText, format_of_pairs
 
 
@@ -37,6 +37,7 @@ def trim(
     """
     from seq2seq_cli.extras.convert.trim import trim as trim_run
 
+    check_fields(fields, text)
     typer.echo(trim_run(run_dir, [_text_of(path, fields) for path in text], output, model))
 
 

@@ -130,6 +130,7 @@ def make_task(
         raise UserError("--config excludes --shape, --pairs and --valid")
     if pairs_weight != 1.0 and not pairs:
         raise UserError("--pairs-weight needs --pairs; each corpus of a config has its own weight")
+    options.check_fields(fields, [*(pairs or ()), *(valid or ())])
     from seq2seq_cli.decoding.lines.stream import Job
     from seq2seq_cli.extras.distill.distillation import Task
     from seq2seq_cli.extras.distill.filters import Filters
@@ -138,9 +139,8 @@ def make_task(
     # In the order of `translate`, whose shards are taken for ours.
     search = options.decoding_overrides(beam_size=beam_size, n_best=1, precision=precision)
     more = options.decoding_overrides(tag=tag, sampling=sampling)
-    given = overrides or []
-    of_teacher = [option for option in given if option.startswith("decoding.")]
-    of_student = [option for option in given if not option.startswith("decoding.")]
+    of_teacher = [option for option in overrides or () if option.startswith("decoding.")]
+    of_student = [option for option in overrides or () if not option.startswith("decoding.")]
     of_student += [f"training.device={device}"] if device else []
     teacher = Job(
         run_dirs=tuple(teachers),

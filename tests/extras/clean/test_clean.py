@@ -338,12 +338,32 @@ def test_languages_like_another_are_identified(language, sentence, seq2seq: Comm
         (("--dry-run", "--langs", "german"), "write two language codes"),
         (("--dry-run", "--identify-languages"), "needs --langs"),
         (("--dry-run", "--against", "{folder}/no.tsv"), "there is no file"),
+        (("--dry-run", "--rejected", "x.tsv"), "--rejected is a file to write"),
     ],
 )
 def test_wrong_options_are_named(options, expected, seq2seq: Command, tmp_path: Path):
     (tmp_path / "in.tsv").write_text("Ein Haus\tA house\n")
     given_options = (option.format(folder=tmp_path) for option in options)
     assert expected in seq2seq("clean", tmp_path / "in.tsv", *given_options).error()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--fields", 1, 2), "--fields is for a file of pairs"),
+        (
+            ("--fields", 1, 2, *("--against", "{folder}/a.de") * 2),
+            "--fields is for a file of pairs",
+        ),
+        (("--features", 7), "features of src are its second column"),
+    ],
+)
+def test_options_of_files_of_pairs_are_not_ignored(options, expected, seq2seq, tmp_path):
+    for name in ("a.de", "a.en"):
+        (tmp_path / name).write_text("Ein Haus\n")
+    given_options = (str(option).format(folder=tmp_path) for option in options)
+    command = ("clean", tmp_path / "a.de", tmp_path / "a.en", "--dry-run", *given_options)
+    assert expected in seq2seq(*command).error()
 
 
 def test_files_with_content_are_only_replaced_with_force(seq2seq: Command, tmp_path: Path):

@@ -244,6 +244,8 @@ def test_sentences_of_one_side_are_text_too(all_runs, seq2seq, tmp_path):
         for given in (text, pairs)
     )
     assert (one / "tgt.model").read_bytes() == (two / "tgt.model").read_bytes()
+    command = ("trim", all_runs["two"], "--text", text, "--output", tmp_path / "new")
+    assert "--fields is for a file of pairs" in seq2seq(*command, "--fields", 7, 9).error()
 
 
 def test_a_text_without_tokens_trims_nothing(all_runs, domain, seq2seq, tmp_path):
