@@ -22,7 +22,7 @@ from seq2seq_cli.extras.distill.filters import Filters, filter_pairs, hash_of_pa
 from seq2seq_cli.extras.distill.source import LONGEST, clean_source
 from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs
 from seq2seq_cli.extras.distill.student import Shape, write_config
-from seq2seq_cli.extras.distill.student_report import make_report
+from seq2seq_cli.extras.distill.student_report import as_counts, make_report
 from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
@@ -76,6 +76,12 @@ def distill(task: Task) -> dict[str, Any]:
     first.ensure_is_run()
     teacher = load_config(first.config, task.teacher.overrides)
     valid = valid_text(task, teacher)
+    if teacher.decoding.n_best > 1:
+        raise UserError(
+            "distill learns from the best translation of each line: leave out decoding.n_best"
+        )
+    if task.source.is_dir():
+        raise UserError(f"{task.source} is a folder, not a text file")
     if not task.source.is_file():
         raise UserError(f"--src {task.source}: there is no such file (a stream can be read once)")
     with locked(folder):
@@ -183,7 +189,8 @@ def make_pairs(task: Task, valid: ParallelText, teacher: Config) -> tuple[Sequen
 
     cleaned = Stage(folder / "source.json", inputs).finish(clean)
     if not cleaned["kept"]:
-        raise UserError(f"{task.source} has no lines to translate")
+        dropped = as_counts(cleaned["dropped"])
+        raise UserError(f"{task.source} has no lines to translate (dropped: {dropped})")
     logger.info(f"translating {cleaned['kept']:,} of {cleaned['lines']:,} lines")
     parts = translate_source(task, source, cleaned["kept"])
     known = [] if task.known is None else readable_pairs(task.known, "skip")

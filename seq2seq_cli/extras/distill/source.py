@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from seq2seq_cli.decoding.lines.stream import Job
-from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.decoding.translation import TranslationInput, naming_line
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.clean.seen_hashes import SeenHashes
 from seq2seq_cli.extras.distill.stages import Facts, written
 from seq2seq_cli.text.corpus import Pair
@@ -47,6 +48,11 @@ def _read(job: Job, path: Path, has_features: bool) -> Iterator[TranslationInput
     """Yield the lines with single spaces; features are apart from the text."""
     for number, raw in enumerate(lines_to_translate(path)):
         line = job.parse(number, raw)
+        if line.prefix or line.required:
+            with naming_line(number):
+                raise UserError(
+                    "a line to distill has src, tag and features: leave out prefix and required"
+                )
         text, features = line.text, line.features
         if has_features and not features:
             text, _, features = text.partition(TAB)

@@ -31,7 +31,7 @@ def translated(name: str, job: Job, pairs: Sequence[Pair]) -> tuple[System, dict
     num_bytes = sum(member.weights(job.which).stat().st_size for member in job.members)
     size = {
         "system": name,
-        "precision": translator.config.decoding.precision,
+        "precision": translator.backend.precision,
         "sentences_per_second": len(lines) / seconds,
         "tokens_per_second": num_tokens / seconds,  # of its own vocabulary, EOS included
         "megabytes": num_bytes / 1e6,  # of the files of weights
@@ -56,8 +56,8 @@ def make_report(
         numbers = ("sentences_per_second", "tokens_per_second", "megabytes")
         rows.append([size["system"], *(f"{size[name]:,.1f}" for name in numbers)])
     lines = [
-        f"{'source':<16} {source['lines']:,}; dropped: {_counts(source['dropped'])}",
-        f"{'translations':<16} {source['kept']:,}; dropped: {_counts(translations['dropped'])}",
+        f"{'source':<16} {source['lines']:,}; dropped: {as_counts(source['dropped'])}",
+        f"{'translations':<16} {source['kept']:,}; dropped: {as_counts(translations['dropped'])}",
         f"{'pairs':<16} {translations['pairs']:,}",
         f"{'held-out text':<16} {held_out.name}",
     ]
@@ -72,5 +72,6 @@ def make_report(
     return {"table": f"{text}\n\n{comparison.table()}\n\n{table(rows)}", "report": report}
 
 
-def _counts(dropped: dict[str, int]) -> str:
+def as_counts(dropped: dict[str, int]) -> str:
+    """Return how many lines each rule dropped."""
     return ", ".join(f"{count:,} {rule}" for rule, count in dropped.items()) or "none"

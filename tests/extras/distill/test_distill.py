@@ -137,6 +137,8 @@ def test_the_report_has_scores_speed_and_size(trained, mono, student, seq2seq):
     assert (teacher["system"], of_student["system"]) == ("teacher", "student")
     assert of_student["megabytes"] == (student / "model.safetensors").stat().st_size / 1e6
     assert of_student["megabytes"] < teacher["megabytes"]
+    for run, size in ((trained, teacher), (student, of_student)):
+        assert size["precision"] == Translator.load(run, "cpu").backend.precision
     assert min(each["tokens_per_second"] for each in report["systems"]) > 0
     scores = report["metrics"]["chrf"]["systems"]
     low, high = scores[1]["score_interval"]
@@ -362,12 +364,19 @@ def test_mistakes_are_reported_before_anything_is_translated(trained, seq2seq, m
     refused(seq2seq, (*given, "--set", "decoding.beam=2"), "did you mean decoding.beam_size?")
     refused(seq2seq, (*given, "--pairs-weight", "2"), "--pairs-weight needs --pairs")
     refused(seq2seq, (*given, "--shape", "6x256"), "--shape 6x256: give tiny, small, base")
-    refused(seq2seq, (trained, "--src", tmp_path, "--output", tmp_path / "run"), "no such file")
+    refused(seq2seq, (*given, "--set", "decoding.n_best=2"), "leave out decoding.n_best")
+    refused(seq2seq, (*given, "--fields", 1, 2), "--fields is for a file of pairs")
+    for source, message in ((tmp_path, "is a folder"), (tmp_path / "none", "no such file")):
+        refused(seq2seq, (trained, "--src", source, "--output", tmp_path / "run"), message)
     assert not list(tmp_path.rglob("source.jsonl"))
     (tmp_path / "empty.jsonl").write_text("\n\n")
     empty = (trained, "--src", tmp_path / "empty.jsonl", "--output", tmp_path / "run")
-    for message in ("is translated as plain text; if it has JSON", "has no lines to translate"):
+    for message in ("is translated as plain text; if it has JSON", "(dropped: 2 empty)"):
         refused(seq2seq, empty, message)
+    for key in ({"prefix": "one"}, {"required": ["two"]}):
+        (tmp_path / "empty.jsonl").write_text(json.dumps({"src": "1 2", **key}) + "\n")
+        message = "line 1: a line to distill has src, tag and features"
+        refused(seq2seq, (*empty, "--input-format", "jsonl"), message)
     assert distilled(seq2seq, trained, mono, tmp_path / "run")  # the folder can be used again
 
 
