@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.decoding.backends import banned_words
 from seq2seq_cli.decoding.lines.segmentation import Segment
-from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request
+from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request, WordEnds
 from seq2seq_cli.decoding.target_words import TargetWords
 from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.errors import UserError
@@ -43,17 +44,14 @@ class RequestBuilder:
                 least = int(options.min_len_factor * len(segment.src_ids)) + options.min_len_extra
                 new.append(Request(src, most, min(least, most), number=number, segment=place))
             with naming_line(number if differ else None):
-                required = [text for text in line.required if text.strip()]
-                words = {word for text in required for word in text.split()}
-                if banned := words.intersection(options.banned_words):
-                    raise UserError(f"{min(banned)!r} is both required and banned")
-                phrases = [self._words.phrase(text) for text in required]
+                phrases = [self._phrase(text) for text in line.required if text.strip()]
                 if phrases and (options.width == 1 or options.diversity_groups > 1):
                     raise UserError(
                         "required words need a beam search (--beam-size 5) without groups"
                     )
                 if new and line.prefix:  # the translation of the first segment begins with it
                     prefix, after = self._words.prefix(line.prefix)
+                    self._refuse_banned(line.prefix, {prefix}, after)
                     room = max(new[0].max_length, len(prefix))
                     new[0] = replace(new[0], prefix=prefix, after_prefix=after, max_length=room)
                 requests += self._with_phrases(new, phrases) if phrases else new
@@ -62,6 +60,22 @@ class RequestBuilder:
     @functools.cached_property
     def _words(self) -> TargetWords:
         return TargetWords(self._tokenizer)
+
+    def _phrase(self, text: str) -> Phrase:
+        phrase = self._words.phrase(text)
+        self._refuse_banned(text, {phrase.first, phrase.inner}, phrase.word_ends)
+        return phrase
+
+    def _refuse_banned(
+        self, text: str, spellings: set[tuple[int, ...]], word_ends: WordEnds | None
+    ) -> None:
+        """Raise UserError if a text must occur, but the search forbids each of its spellings."""
+        if not self._options.banned_words:
+            return
+        rule = banned_words(tuple(self._options.banned_words), self._tokenizer)
+        end = [EOS_ID] if word_ends else []  # the word may not continue
+        if not any(rule.allows([*ids, *end]) for ids in spellings):
+            raise UserError(f"{text!r} is required, but contains a banned word")
 
     def _with_phrases(
         self, requests: Sequence[Request], phrases: Sequence[Phrase]

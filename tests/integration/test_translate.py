@@ -148,7 +148,8 @@ def test_impossible_constraints_are_rejected_or_relaxed(trained, seq2seq):
         ("--prefix", "grue", outside),
         ("-b", 5, "--require", "grue", outside),
         ("--ban", " ", "an empty word cannot be banned"),
-        ("-b", 5, "--require", "two", "--ban", "two", "'two' is both required and banned"),
+        ("-b", 5, "--require", "two", "--ban", "two", "'two' is required, but contains a banned"),
+        ("--prefix", "two ", "--ban", "two", "'two ' is required, but contains a banned word"),
     ):
         refused = seq2seq("translate", trained, *options, "1 2")
         assert refused.exit_code == 2, options

@@ -149,6 +149,28 @@ def test_banned_words_ban_whole_words_only():
         BannedWords([""], tokenizer)
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+@pytest.mark.parametrize(
+    ("banned", "refused", "accepted"),
+    [
+        ("tea", ["tea", "tea.", "a tea, see", "the.tea"], ["team", "teas", "an art"]),
+        ("the tea", ["the tea", "see the tea"], ["tea", "the art", "the"]),
+        (".", ["tea.", "."], ["tea", "!"]),
+    ],
+)
+def test_what_must_occur_may_not_be_banned(kind, banned, refused, accepted):
+    tokenizer = tokenizer_of(kind, "en")
+    model = translator(tokenizer, 0, beam_size=4, banned_words=[banned])
+    for text in refused:
+        for given in (TranslationInput("do", "", (text,)), TranslationInput("do", f"{text} ")):
+            with pytest.raises(UserError, match="is required, but contains a banned word"):
+                model.search([given])
+    for text in accepted:
+        for given in (TranslationInput("do", "", (text,)), TranslationInput("do", text)):
+            assert text in model.search([given])[0][0].text
+    assert model.search([TranslationInput("do", "tea")])[0][0].text.startswith("tea")
+
+
 def test_words_are_banned_as_tokens_where_tokens_are_words():
     """Also if a tag, which is an entry without a space before it, begins with a letter."""
     config = TokenizerConfig(kind="word", vocab_size=30, user_defined_symbols=("de",))

@@ -53,6 +53,15 @@ class BannedWords:
             for logits_V, past in zip(logits_WV, past_WT, strict=True):
                 self._forbid(logits_V, past)
 
+    def allows(self, ids: Ids) -> bool:
+        """Return True if a translation may begin with these tokens."""
+        for place, token in enumerate(ids):
+            logits_V = torch.zeros(len(self._tokenizer))
+            self._forbid(logits_V, ids[:place])
+            if logits_V[token] < 0:
+                return False
+        return True
+
     def _forbid(self, logits_V: Tensor, past: Ids) -> None:
         for *begun, last in self._sequences:
             if not begun or past[-len(begun) :] == begun:
