@@ -152,3 +152,14 @@ def test_empty_translation_of_a_segment_has_no_alignment():
         "the. b", results, tokenizers, Outputs(alignment=True), is_ranked=False
     )
     assert (translation.alignment, translation.attention) == (((1, 0),), ((0.0, 1.0),))
+
+
+@pytest.mark.parametrize(("is_ranked", "texts"), [(True, ["a", "b"]), (False, ["a", "a", "b"])])
+def test_a_ranked_list_has_no_text_twice_when_unknown_words_are_copied(is_ranked, texts):
+    tokenizers = Tokenizers(TOKENIZERS["word"], TOKENIZERS["word"])
+    ((segment,),), _ = segment_lines(["a"], tokenizers.src, Bounds(100, 100))
+    given = GivenScore([], np.ones((1, 1), np.float32))
+    known = [tokenizers.tgt.to_ids(text) for text in ("a", "b")]
+    results = [SegmentResult(segment, ids, -1.0, given) for ids in ([UNK_ID], *known)]
+    found = merge_segments("a", [results], tokenizers, Outputs(), is_ranked=is_ranked)
+    assert [one.text for one in found] == texts

@@ -35,17 +35,23 @@ def merge_segments(
     *,
     is_ranked: bool,
 ) -> list[Translation]:
-    """Make the line's n-th translation of the n-th of every segment, or of its last."""
+    """Make the line's n-th translation of the n-th of every segment, or of its last.
+
+    The texts of a ranked list differ: later ones that are equal now that unknown tokens have the
+    text of the source are left out.
+    """
     count = max(map(len, segments), default=0)
     if count == 0:
         score = 0.0 if is_ranked else None
         log_probs = () if outputs.log_probs else None
         links = () if outputs.alignment else None
         return [Translation("", (), score, log_probs, alignment=links, attention=links)]
-    return [
+    found = [
         _translation(line, [each[min(n, len(each) - 1)] for each in segments], tokenizers, outputs)
         for n in range(count)
     ]
+    first_of_text = {one.text: one for one in reversed(found)}
+    return [one for one in found if not is_ranked or first_of_text[one.text] is one]
 
 
 def _translation(
