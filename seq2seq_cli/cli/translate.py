@@ -163,7 +163,9 @@ def make_job(
     """
     if align and output_format in ("text", "nbest"):
         raise UserError("--align needs --format tsv or jsonl")
-    if output_format == "text" and (log_probs or (n_best or 1) > 1):
+    asked = (f"decoding.n_best={n_best or 1}", *(overrides or ()))
+    is_list = any(one.startswith("decoding.n_best=") and not one.endswith("=1") for one in asked)
+    if output_format == "text" and (log_probs or is_list):
         raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
     run_dirs = (run_dir, *(ensemble or ()))
     options.check_model_of_runs(model, run_dirs)

@@ -172,6 +172,7 @@ def test_invalid_input_gives_one_error_and_leaves_no_files(
         (("score", ".", "--pairs", "noext"), "noext must be a .tsv, .jsonl, .tmx or .zip file"),
         (("translate", ".", "x", "--align"), "--align needs --format tsv or jsonl"),
         (("translate", ".", "x", "--log-probs"), "--n-best and --log-probs need --format"),
+        (("translate", ".", "x", "--set=decoding.n_best=3"), "--n-best and --log-probs need"),
         (
             ("export", ".", "--format", "ctranslate2", "-o", "."),
             ". exists and is not an empty folder",
