@@ -48,6 +48,15 @@ def test_attention_to_a_tag_is_shown_but_aligned_with_no_word(folder):
     assert not with_tag["cross"].entropy_LH.equal(without["cross"].entropy_LH)
 
 
+def test_tags_are_given_to_attend_and_inspect(folder, seq2seq, tmp_path):
+    run, page = folder / "mixed", tmp_path / "a.json"
+    command = ("attend", run, "1 2", "--target", "one two", "--sample", 0, "-o", page)
+    seq2seq(*command, "--set", "decoding.tag=<bt>").ok()
+    assert "<bt>" in page.read_text()
+    traced = seq2seq("inspect", run, "--trace", "1 2", "--tag", "<bt>").ok()
+    assert traced.stdout.startswith("source  <bt> ▁1 ▁2 </s>\n")
+
+
 def test_exports_say_how_to_give_a_tag(folder, seq2seq):
     """The tag is the first token there too, and then the same comes out."""
     mixed, output = folder / "mixed", folder / "ct2"

@@ -133,6 +133,7 @@ VERBS = {
         "side",
         "trace",
         "target",
+        "tag",
         "as_json",
         "model",
     },

@@ -114,8 +114,12 @@ def attend(
     Translates the sentences, and recomputes each translation with teacher forcing in fp32. Writes a
     web page, figures, or the numbers, and prints the probability of each token.
     """
-    if target is not None and (len(sentences) > 1 or beam_size or n_best or overrides):
-        raise UserError("--target takes one sentence, and excludes --beam-size, --n-best and --set")
+    has_tag_alone = all(one.startswith("decoding.tag=") for one in overrides or ())
+    if target is not None and (len(sentences) > 1 or beam_size or n_best or not has_tag_alone):
+        raise UserError(
+            "--target takes one sentence, and excludes --beam-size, --n-best and --set but for "
+            "decoding.tag"
+        )
     from seq2seq_cli.extras.inspect.attention_figure import FigureOptions
     from seq2seq_cli.extras.inspect.attention_files import attention_text, check_outputs, files_of
 

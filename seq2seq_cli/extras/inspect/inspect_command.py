@@ -6,8 +6,16 @@ from typing import Annotated, Any, Literal
 import typer
 
 from seq2seq_cli.cli.app import app
-from seq2seq_cli.cli.options import AsJson, RunDir, WhichModel
+from seq2seq_cli.cli.options import AsJson, RunDir, Tag, WhichModel
 from seq2seq_cli.errors import UserError
+
+EXAMPLES = (
+    "**Examples**\n\n"
+    "seq2seq inspect runs/quickstart\n\n"
+    'seq2seq inspect runs/quickstart --split "Ich möchte ein Bier."\n\n'
+    "seq2seq inspect runs/quickstart --neighbors Bier --side target\n\n"
+    'seq2seq inspect runs/quickstart --trace "Ich möchte ein Bier." --json'
+)
 
 Tensors = Annotated[
     bool, typer.Option("--tensors", help="List every parameter with its shape and statistics.")
@@ -42,14 +50,7 @@ TracedTarget = Annotated[
 ]
 
 
-@app.command(
-    "inspect",
-    epilog="**Examples**\n\n"
-    "seq2seq inspect runs/quickstart\n\n"
-    'seq2seq inspect runs/quickstart --split "Ich möchte ein Bier."\n\n'
-    "seq2seq inspect runs/quickstart --neighbors Bier --side target\n\n"
-    'seq2seq inspect runs/quickstart --trace "Ich möchte ein Bier." --json',
-)
+@app.command("inspect", epilog=EXAMPLES)
 def inspect_run(
     run_dir: RunDir,
     tensors: Tensors = False,
@@ -58,6 +59,7 @@ def inspect_run(
     side: WhichSide = None,
     trace: TracedSentence = None,
     target: TracedTarget = None,
+    tag: Tag = None,
     as_json: AsJson = False,
     model: WhichModel = "best",
 ) -> None:
@@ -65,8 +67,8 @@ def inspect_run(
 
     The options may be combined; the output then has one part for each.
     """
-    if target is not None and trace is None:
-        raise UserError("--target requires --trace")
+    if trace is None and (target is not None or tag is not None):
+        raise UserError("--target and --tag require --trace")
     if side is not None and split is None and neighbors is None:
         raise UserError("--side requires --split or --neighbors")
     if neighbors is not None and not neighbors.strip():
@@ -94,7 +96,7 @@ def inspect_run(
         vectors_VD = embedding.weight.detach()
         parts["neighbors"] = nearest_neighbors(vectors_VD, tokenizer, side or "source", neighbors)
     if trace is not None:
-        parts["trace"] = trace_sentence(translator, trace, target)
+        parts["trace"] = trace_sentence(translator, trace, target, tag)
     if not parts:
         parts["run"] = report_run(RunFolder(run_dir), translator, model)
     if as_json:

@@ -47,13 +47,15 @@ class Trace:
         return f"source  {source}\ntarget  {target}\n\n{rows}"
 
 
-def trace_sentence(translator: Translator, source: str, target: str | None = None) -> Trace:
+def trace_sentence(
+    translator: Translator, source: str, target: str | None = None, tag: str | None = None
+) -> Trace:
     """Trace a sentence with its own translation, or with a given target.
 
-    Raises UserError for what `source_and_targets` refuses.
+    `tag` replaces `decoding.tag`. Raises UserError for what `source_and_targets` refuses.
     """
     src, tgt = translator.tokenizers
-    segment, (ids, *_) = source_and_targets(translator, source, target)
+    segment, (ids, *_) = source_and_targets(translator, source, target, tag)
     src_ids, tgt_ids = [*segment.src_ids, EOS_ID], [BOS_ID, *ids]
     device = translator.model.device
     batch = (torch.tensor([ids], device=device) for ids in (src_ids, tgt_ids))

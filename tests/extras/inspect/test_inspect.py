@@ -203,7 +203,8 @@ def test_parts_of_the_output_can_be_combined(trained, seq2seq):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--target", "three"), "--target requires --trace"),
+        (("--target", "three"), "--target and --tag require --trace"),
+        (("--tag", "<bt>"), "--target and --tag require --trace"),
         (("--side", "target"), "--side requires --split or --neighbors"),
         (("--model", "7"), "has no model 7; valid: best, last"),
         (
