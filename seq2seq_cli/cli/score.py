@@ -60,7 +60,7 @@ def score(
         )
         assert text is not None, "some text is given"
         lines = (
-            rescore_nbest(translator, *text.files)
+            rescore_nbest(translator, text)
             if nbest is not None
             else score_pairs(translator, text, as_json=as_json)
         )

@@ -2,16 +2,16 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
-from pathlib import Path
 
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.decoding.lines.issues import Issues, distinct
-from seq2seq_cli.decoding.translation import Translation
+from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.decoding.translator import Translator, check_features, input_of
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.corpus import Pair, readable_pairs
+from seq2seq_cli.text.corpus import readable_pairs
+from seq2seq_cli.text.features import TAB
 from seq2seq_cli.text.io import lines_to_translate
 
 _PAIRS_AT_ONCE = 2_000
@@ -20,14 +20,14 @@ _PAIRS_AT_ONCE = 2_000
 def score_pairs(translator: Translator, text: ParallelText, *, as_json: bool) -> Iterator[str]:
     """Yield a line for each pair: log-probability, its mean per token with EOS, translation.
 
-    A warning says how many sources lack features, or have unknown ones. Raises UserError if the
-    model has features, and sources have text after a tab instead.
+    A warning says how many sources lack features, or have unknown ones. Raises UserError for
+    features if the model has none, and if it has some, and sources have text after a tab instead.
     """
     pairs = (pair for _, pair in readable_pairs(text, translator.config.data.on_bad_line))
     issues = Issues()
     while chunk := list(itertools.islice(pairs, _PAIRS_AT_ONCE)):
         check_features(chunk, translator.tokenizers, text.name)
-        issues += _feature_issues(translator, chunk)
+        issues += _feature_issues(translator, map(input_of, chunk))
         texts = [(pair.source_line, pair.tgt) for pair in chunk]
         for (src, _), scored in zip(texts, translator.score(texts), strict=True):
             if as_json:
@@ -37,11 +37,11 @@ def score_pairs(translator: Translator, text: ParallelText, *, as_json: bool) ->
     issues.report()
 
 
-def _feature_issues(translator: Translator, pairs: Sequence[Pair]) -> Issues:
+def _feature_issues(translator: Translator, sources: Iterable[TranslationInput]) -> Issues:
     """Count the sources without features, or with unknown ones, if the model has features."""
     if not translator.tokenizers.src.features:
         return Issues()
-    lines = [input_of(pair) for pair in pairs if pair.src.strip()]
+    lines = [line for line in sources if line.text.strip()]
     unknown = [names for line in lines if (names := translator.unknown_features(line))]
     return Issues(
         lines_without_features=sum(not translator.has_features(line) for line in lines),
@@ -50,12 +50,17 @@ def _feature_issues(translator: Translator, pairs: Sequence[Pair]) -> Issues:
     )
 
 
-def rescore_nbest(translator: Translator, src: Path, nbest: Path) -> Iterator[str]:
+def rescore_nbest(translator: Translator, text: ParallelText) -> Iterator[str]:
     """Yield the n-best list with this model's scores, re-ranked by their mean per token.
 
-    Entries of a sentence may be apart, as in the lists of two systems one after the other.
+    Entries of a sentence may be apart, as in the lists of two systems one after the other. Warns
+    and raises UserError for features as `score_pairs` does.
     """
+    src, nbest = text.files
     sources = list(lines_to_translate(src))
+    for source in sources if text.has_features else ():
+        translator.tokenizers.src.feature_ids(source.partition(TAB)[2])
+    _feature_issues(translator, map(TranslationInput, sources)).report()
     entries = enumerate(lines_to_translate(nbest), start=1)
     parsed = (_parsed(line, f"{nbest}, line {number}", len(sources)) for number, line in entries)
     by_number = sorted(parsed, key=itemgetter(0))

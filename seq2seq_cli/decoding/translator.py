@@ -384,7 +384,9 @@ class Translator:
 
 
 def check_features(pairs: Sequence[Pair], tokenizers: Tokenizers, name: str) -> None:
-    """Raise UserError if the model has features, and pairs have text after a tab instead."""
+    """Raise UserError for features if the model has none, or if text after a tab may be some."""
+    for pair in () if tokenizers.src.features else pairs:
+        tokenizers.src.feature_ids(pair.features)
     if tokenizers.src.features and any(TAB in pair.src for pair in pairs):
         raise UserError(
             f"the model has features, and sources of {name} have a tab: name the column of the "

@@ -83,8 +83,11 @@ def test_unknown_and_missing_features_are_named(run, folder, seq2seq):
     rows = ["3 1\tNUM;XYZ\tthree one\n", "3 1 3 1\t\tthree\n", "4\tNUM;EN\tfour\n"]
     (folder / "odd.tsv").write_text("".join(rows))
     files = ("--pairs", folder / "odd.tsv", "--fields", 1, 3, "--features", 2)
-    for command in ("eval", "score"):
-        result = seq2seq(command, run, *files)
+    (folder / "odd.src").write_text("3 1\tNUM;XYZ\n3 1 3 1\n4\tNUM;EN\n")
+    (folder / "odd.nbest").write_text("0 ||| three one\n")
+    rescore = ("--src", folder / "odd.src", "--nbest", folder / "odd.nbest")
+    for command, *given in (("eval", *files), ("score", *files), ("score", *rescore)):
+        result = seq2seq(command, run, *given).ok()
         assert "1 line has features that the training text lacks" in result.stderr
         assert "1 line has no features, which the model was trained with" in result.stderr
 
@@ -115,6 +118,10 @@ def test_features_that_share_a_position_have_no_order(run, folder, seq2seq, tmp_
 
 def test_a_model_without_features_refuses_them(trained, folder, seq2seq):
     write_rows(folder / "test.tsv", 40, seed=7)
-    files = ("--pairs", folder / "test.tsv", "--fields", 1, 3, "--features", 2)
-    message = seq2seq("eval", trained, *files).error()
-    assert "the vocabulary has no features, but a source has: NUM;EN" in message
+    (folder / "one.src").write_text("3 1\tNUM;EN\n")
+    (folder / "one.nbest").write_text("0 ||| three one\n")
+    pairs = ("--pairs", folder / "test.tsv", "--fields", 1, 3)
+    nbest = ("--src", folder / "one.src", "--nbest", folder / "one.nbest")
+    for command, *files in (("eval", *pairs), ("score", *pairs), ("score", *nbest)):
+        message = seq2seq(command, trained, *files, "--features", 2).error()
+        assert "the vocabulary has no features, but a source has: NUM;EN" in message
