@@ -28,6 +28,7 @@ _ZIP = b"PK\x03\x04"  # the first bytes of every zip file
 _FIRST_BYTES = 8
 # White space, byte order marks, and the zero bytes of UTF-16, in which XML may be written.
 _BLANK = b" \t\r\n\xef\xbb\xbf\xff\xfe\x00"
+_STDIN = (STANDARD_STREAM, Path("/dev/stdin"))
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/")  # paths that may be regular files or streams
 
 
@@ -39,8 +40,10 @@ def as_files(
 
     The copy's extension is its format: `.gz` and the like by its first bytes; for `pairs` also
     `.zip`, `.tmx` if the text begins with `<`, `.jsonl` if the first line is a JSON object, else
-    `.tsv`. Raises UserError for missing files, folders and devices.
+    `.tsv`. Raises UserError for missing files, folders and devices, and for standard input twice.
     """
+    if sum(path in _STDIN for path in texts) > 1:
+        raise UserError("standard input can be read only once: give a file for one of the texts")
     with ending_at_sigterm(), ExitStack() as copies:
         yield (
             [_as_file(path, copies, is_pairs=False) for path in texts],
@@ -63,7 +66,7 @@ def _as_file(path: Path | None, copies: ExitStack, *, is_pairs: bool) -> Path | 
     folder = copies.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-stream-"))
     name = Path("stdin") if path == STANDARD_STREAM else path
     copy = Path(folder) / without_compression(name.name)
-    is_stdin = path in (STANDARD_STREAM, Path("/dev/stdin"))
+    is_stdin = path in _STDIN
     with standard_input() if is_stdin else path.open("rb") as stream, copy.open("wb") as file:
         is_device = not is_stdin and (path.is_block_device() or path.is_char_device())
         if is_device and not os.isatty(stream.fileno()):

@@ -120,6 +120,9 @@ def test_eval_reads_standard_input(name, trained, numbers, seq2seq, expected):
     assert seq2seq("eval", trained, "--pairs", name, "--json", stdin=content).stdout == expected
     mixed = ("--src", name, "--ref", numbers / "test.tgt", "--json")
     assert seq2seq("eval", trained, *mixed, stdin=sides(numbers)[0]).stdout == expected
+    for command, other in (("eval", "--ref"), ("score", "--nbest")):
+        twice = seq2seq(command, trained, "--src", name, other, "-", stdin=b"1\n").error()
+        assert "standard input can be read only once" in twice
 
 
 def test_score_and_check_read_pipes(trained, numbers, seq2seq, piped):
