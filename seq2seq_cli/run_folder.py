@@ -124,7 +124,13 @@ class RunFolder:
     def ensure_is_run(self) -> None:
         """Raise UserError if this is not a run folder, or if links lead out of it."""
         if not self.path.is_dir():
-            raise UserError(f"there is no run folder {self.path}")
+            path = self.path
+            likely = (Path("runs", path.name), Path("runs", path.stem), path.parent)
+            runs = [run for run in likely if RunFolder(run).exists]
+            hint = f"; did you mean {runs[0]}?" if runs else ""
+            if path.is_file():
+                raise UserError(f"{path} is a file, not a run folder{hint}")
+            raise UserError(f"there is no run folder {path}{hint}")
         if not self.config.is_file():
             first = self.member(1).path
             if self.ensemble.is_file():

@@ -150,6 +150,10 @@ def test_invalid_input_gives_one_error_and_leaves_no_files(
         (("train", "nowhere.yaml"), "there is no config file nowhere.yaml"),
         (("train",), "Missing argument 'CONFIG'"),
         (("translate", "nowhere", "x"), "there is no run folder nowhere"),
+        (("translate", "my-run", "x"), "there is no run folder my-run; did you mean runs/my-run?"),
+        (("translate", "my-run.yaml", "x"), "my-run.yaml is a file, not a run folder; did you"),
+        (("inspect", "runs/my-run/config.yaml"), "run folder; did you mean runs/my-run?"),
+        (("translate", "x.yaml", "x"), "x.yaml is a file, not a run folder\n"),
         (("translate", ".", "x"), ". is not a run folder: it has no config.yaml"),
         (("trian", "x.yaml"), "No such command 'trian'. Did you mean 'train', 'trim'?"),
         (("train", "x.yaml", "--sett", "a=b"), "No such option: --sett"),
@@ -194,6 +198,9 @@ def test_invalid_command_line_is_explained(seq2seq, arguments, expected, tmp_pat
     }
     for name, content in configs.items():
         Path(f"{name}.yaml").write_bytes(content)
+    Path("runs/my-run").mkdir(parents=True)
+    for name in ("my-run.yaml", "runs/my-run/config.yaml"):
+        Path(name).touch()
     Path("noext").touch()
     assert expected in seq2seq(*arguments).error()
 
