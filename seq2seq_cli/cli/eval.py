@@ -42,6 +42,7 @@ LossOnly = Annotated[
     epilog="**Examples**\n\n"
     "seq2seq eval runs/quickstart --src test.de --ref test.en\n\n"
     "seq2seq eval runs/quickstart --json      (on the run's own validation text)\n\n"
+    "seq2seq eval runs/quickstart --set decoding.beam_size=5\n\n"
     "seq2seq eval runs/quickstart --test-set wmt14 --langs de-en --metrics bleu,chrf++\n\n"
     "seq2seq eval runs/quickstart --breakdown --errors --worst 10",
 )
