@@ -52,6 +52,16 @@ class _Program(TyperGroup):
         with _errors_reported():  # of printing --help
             return super().make_context(*args, **kwargs)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Refuse a second text where one is read: Click would silently take the last."""
+        name, command, rest = super().resolve_command(ctx, args)
+        given = [arg.partition("=")[0] for arg in rest]
+        for option in command.params if command and not ctx.resilient_parsing else ():
+            is_text = option.name in ("src", "ref", "pairs") and not option.multiple
+            if is_text and given.count(f"--{option.name}") > 1:
+                raise UserError(f"--{option.name} is given twice, but one text is read")
+        return name, command, rest
+
     def invoke(self, ctx: Any) -> Any:
         with _errors_reported():
             return super().invoke(ctx)

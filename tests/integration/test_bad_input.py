@@ -158,6 +158,7 @@ def test_invalid_input_gives_one_error_and_leaves_no_files(
         (("trian", "x.yaml"), "No such command 'trian'. Did you mean 'train', 'trim'?"),
         (("train", "x.yaml", "--sett", "a=b"), "No such option: --sett"),
         (("eval", ".", "--src", "a"), "give --src and --ref, or --pairs alone"),
+        (("eval", ".", "--src", "a", "--ref=b", "--ref", "c"), "--ref is given twice, but one"),
         (("train", "x.yaml", "--device", "tpu"), "'tpu' is not one of"),
         (("train", "."), ". is a folder, not a config file"),
         (("check", "x" * 30_000), f"error: {'x' * 97}...: File name too long\n"),
