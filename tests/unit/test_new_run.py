@@ -3,11 +3,13 @@
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
 from commands import ROOT
 
+from seq2seq_cli.commands.dry_run import dry_run
 from seq2seq_cli.commands.init.init import less_dropout
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, preset_for
@@ -293,6 +295,27 @@ def test_the_length_of_runs_of_strings_follows_the_text(text, seq2seq, pairs, ep
         assert training.max_steps is None
         assert training.max_epochs == expected if expected else training.max_epochs > epochs
         Path("mine.yaml").unlink()
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("pronunciation", ()),
+        ("inflection", ("--fields", 1, 3, "--features", 2)),
+        ("kana", ()),
+        ("parsing", ()),
+    ],
+)
+def test_an_epoch_has_about_as_many_batches_as_init_says(text, seq2seq, task, options):
+    """The tokens of a batch are phones, features, ▁ and the ends of lines, not only letters."""
+    tsv = ROOT / f"data/{task}/train.tsv"
+    seq2seq("init", tsv, *options, "--valid-size", 0, "--yes").ok()
+    small = "model={d_model: 8, heads: 1, layers: 1, d_ff: 8}"
+    config = load_config(Path("mine.yaml"), (small,), is_given_now=True)
+    batches = dry_run(lambda run: len(run.data.batches), config)
+    updates = re.search(r"about ([\d,]+) updates", Path("mine.yaml").read_text())
+    promised = int(updates[1].replace(",", "")) / config.training.max_epochs
+    assert batches == pytest.approx(promised, rel=0.15)
 
 
 def test_a_time_limit_of_strings_is_in_epochs(text, seq2seq):

@@ -28,6 +28,7 @@ from seq2seq_cli.text.corpus import (
     features_in,
     read_entries,
 )
+from seq2seq_cli.text.features import feature_names
 from seq2seq_cli.text.scripts import CONTROL, REPLACEMENT, main_scripts, script_of
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
@@ -179,6 +180,7 @@ class Text:
     src: Side
     tgt: Side
     bytes_of_longer_side: int
+    features: float  # per source, in the mean
     reason_unreadable: str = ""  # why the first such line cannot be read
 
     @property
@@ -225,12 +227,13 @@ def look_at(given: ParallelText) -> Text:
     features where there should be some, and if most lines cannot be read, with the reason.
     """
     counts = CorpusCounts()
-    num_bytes = 0
+    num_bytes = num_features = 0
 
     def lines() -> Iterator[str]:
-        nonlocal num_bytes
+        nonlocal num_bytes, num_features
         for pair in count_pairs(given, "skip", counts):
             num_bytes += max(len(pair.src.encode()), len(pair.tgt.encode()))
+            num_features += len(feature_names(pair.features))
             yield f"{pair.src}\n{pair.tgt}"
 
     sampled = [line.split("\n") for line in sample(lines(), _SAMPLE)]
@@ -245,7 +248,8 @@ def look_at(given: ParallelText) -> Text:
     if first is not None and counts.bad > counts.lines / 2:
         raise first
     src, tgt = (_side([pair[side] for pair in sampled]) for side in (0, 1))
-    return Text(counts, src, tgt, num_bytes, str(first or ""))
+    features = num_features / counts.pairs
+    return Text(counts, src, tgt, num_bytes, features, str(first or ""))
 
 
 def _side(lines: Sequence[str]) -> Side:
@@ -366,12 +370,14 @@ def _is_formal(text: Text) -> bool:
 
 
 def _num_tokens(text: Text) -> int:
-    """Estimate the number of tokens on the longer side."""
-    if _is_formal(text):
-        return int(text.counts.pairs * max(text.src.words, text.tgt.words))
-    if _is_spelling(text):
-        return int(text.counts.pairs * max(text.src.characters, text.tgt.characters))
-    return text.bytes_of_longer_side // _BYTES_OF_A_TOKEN
+    """Estimate the number of tokens on the longer side, with the end of each line."""
+    if not (_is_spelling(text) or _is_formal(text)):
+        return text.bytes_of_longer_side // _BYTES_OF_A_TOKEN
+    src, tgt = (
+        side.words if _is_formal(text) or side.is_symbols else 1 + side.characters  # ▁
+        for side in (text.src, text.tgt)
+    )
+    return int(text.counts.pairs * (max(text.features + src, tgt) + 1))
 
 
 def _tokenizer(text: Text) -> dict[str, Choice]:
