@@ -67,8 +67,9 @@ METRICS: dict[str, MetricFacts] = {
 TEXT_METRICS = tuple(name for name, facts in METRICS.items() if facts.is_of_text)
 METRICS_ON_REQUEST = tuple(name for name, facts in METRICS.items() if facts.on_request)
 
-# Names of earlier versions, which are read in configs, scores of weights, and options.
-RENAMED_METRICS = {"ser": "symbol_error_rate", "wer": "exact_match_error"}
+# Names of earlier versions, and the phone error rate, which are read in configs, scores of weights,
+# and options.
+RENAMED_METRICS = dict.fromkeys(("ser", "per"), "symbol_error_rate") | {"wer": "exact_match_error"}
 
 if TYPE_CHECKING:
     Metric: TypeAlias = str

@@ -213,4 +213,4 @@ def test_public_test_sets_are_not_merged():
 def test_former_names_of_metrics_are_read():
     options = ValidationConfig.model_validate({"metric": "wer", "metrics": ["ser"]})
     assert (options.metric, options.metrics) == ("exact_match_error", ("symbol_error_rate",))
-    assert Scoring.of(options, "wer, ser").names == ("symbol_error_rate", "exact_match_error")
+    assert Scoring.of(options, "wer, per").names == ("symbol_error_rate", "exact_match_error")
