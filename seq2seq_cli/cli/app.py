@@ -79,6 +79,9 @@ def _errors_reported() -> Iterator[None]:
             yield
     except UserError as error:
         fail(f"error: {error}", 2)
+    except typer.BadParameter as error:
+        error.message = error.message.removeprefix("Value error, ")  # pydantic's
+        raise
     except Interrupted as stop:
         fail(str(stop), stop.exit_status)
     except (KeyboardInterrupt, typer.Abort):  # Abort: in answer to a question

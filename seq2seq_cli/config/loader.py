@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from seq2seq_cli.config.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text_files import MissingFile
-from seq2seq_cli.config.types import SIDES, OnResume, Section, inner_sections
+from seq2seq_cli.config.types import SIDES, OnResume, Section, inner_sections, without_quotes
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import read_bounded
 from seq2seq_cli.paths import files_of, is_remote
@@ -27,6 +27,32 @@ _REPLACED_BY_OVERRIDE = {
     "pairs": ("src", "tgt"),
     "src": ("pairs", "fields"),
     "tgt": ("pairs", "fields"),
+}
+
+# Names in other toolkits (docs/coming_from.md).
+_ELSEWHERE = {
+    "training.lr": "learning_rate",
+    "training.tokens_per_batch": "batch_size batch_type max_tokens",
+    "training.gradient_accumulation": "update_freq accum_count batch_multiplier",
+    "training.precision": "fp16 bf16 amp",
+    "training.save_every": "save_interval_updates save_steps",
+    "training.max_grad_norm": "clip_norm clip_grad_norm",
+    "training.max_epochs": "epochs",
+    "training.max_steps": "updates train_steps",
+    "model.layers": "num_layers",
+    "model.d_model": "hidden_size embedding_dim",
+    "model.d_ff": "ff_size",
+    "model.heads": "num_heads",
+    "decoding.beam_size": "beam num_beams",
+    "decoding.length_penalty": "lenpen",
+    "training.device": "gpu gpus",
+}
+
+# Parts of PyYAML's messages, and what users can do.
+_YAML_HINTS = {
+    "'\\t'": "indent with spaces, not with tabs",
+    "block end": "this line is indented differently from its neighbors",
+    "mapping values": "a space is missing after a colon, or the line is indented too far",
 }
 
 # Sections that may be given as a single value for all their options.
@@ -51,12 +77,8 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
     try:
         config = Config.model_validate(tree, context={"is_given_now": is_given_now})
     except ValidationError as error:
-        mistakes: dict[Location, list[str]] = {}
+        mistakes = _mistakes(error, tree)
         causes = [details.get("ctx", {}).get("error") for details in error.errors()]
-        for details in error.errors():
-            if details["type"] != "default_factory_not_called":  # follows from another mistake
-                location = _option(details["loc"], tree)
-                mistakes.setdefault(location, []).append(_describe(details, location))
     else:
         if is_given_now and len(config_yaml(config).encode("utf-8")) > MOST_BYTES // 2:
             raise UserError(
@@ -80,6 +102,21 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
             [f"{path} has {len(mistakes)} mistakes{limit}", *(f"  {line}" for line in listed)]
         )
     )
+
+
+def _mistakes(error: ValidationError, tree: dict[str, Any]) -> dict[Location, dict[str, None]]:
+    """Return each option with its different messages; a list of valid options is in one of them."""
+    mistakes: dict[Location, dict[str, None]] = {}
+    listed = set()
+    for details in error.errors():
+        if details["type"] != "default_factory_not_called":  # follows from another mistake
+            location = _option(details["loc"], tree)
+            message = _describe(details, location)
+            without_list = message.partition(" (valid: ")[0]
+            is_repeated = without_list != message and message in listed
+            listed.add(message)
+            mistakes.setdefault(location, {})[without_list if is_repeated else message] = None
+    return mistakes
 
 
 def config_yaml(config: Config) -> str:
@@ -132,8 +169,10 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
         tree, node = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        is_ours = type(error) is yaml.MarkedYAMLError  # raised by safe_yaml
-        problem = error.problem if is_ours else f"this is not valid YAML ({error.problem})"
+        problem = str(error.problem)
+        if type(error) is not yaml.MarkedYAMLError:  # or raised by safe_yaml
+            hints = (hint for part, hint in _YAML_HINTS.items() if part in problem)
+            problem = f"this is not valid YAML ({next(hints, problem)})"
         raise UserError(f"{path}{line}: {problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: this is not valid YAML ({str(error).splitlines()[0]})") from None
@@ -186,11 +225,13 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
 def _option(location: Location, tree: Any) -> Location:
     """Drop what pydantic appends for each alternative of a union, and the number of a lone corpus.
 
-    Indices of lists that the user has written stay.
+    Indices of lists that the user has written stay. A single value for both sides has one name.
     """
     section: type[BaseModel] | None = Config
     kept: list[str | int] = []
     for part in location:
+        if tuple(kept) in _SHORTHANDS and not isinstance(tree, dict):
+            break
         if isinstance(part, int):
             if section is None or isinstance(tree, list):
                 kept.append(part)
@@ -261,7 +302,8 @@ def _describe(details: Any, location: Location) -> str:
         return _unknown_option(location)
     if error_type == "literal_error":
         choices = re.findall("'([^']+)'", context["expected"])
-        similar = difflib.get_close_matches(str(given), choices, n=1)
+        wanted = "cuda" if given == "gpu" else str(given)
+        similar = difflib.get_close_matches(wanted, choices, n=1)
         hint = f", did you mean {similar[0]}?" if similar else ""
         return f"must be one of {', '.join(choices)}, not {value}{hint}"
     if error_type == "value_error":
@@ -271,7 +313,8 @@ def _describe(details: Any, location: Location) -> str:
     expected = _EXPECTED.get(error_type)
     if expected is None:
         return f"{details['msg']}, not {value}"
-    return f"must be {expected.format(**context)}, not {value}"
+    hint = without_quotes(given) if error_type.startswith(("int", "float", "bool")) else ""
+    return f"must be {expected.format(**context)}, not {value}{hint}"
 
 
 _EXPECTED = {
@@ -299,9 +342,13 @@ def _unknown_option(location: Location) -> str:
         if not isinstance(part, int):
             section = _sections(section)[part]
     name = str(location[-1])
+    if ":" in name:
+        return "unknown option; write a space after the colon"
+    suggestions = [full for full, names in _ELSEWHERE.items() if name in names.split()]
+    paths = (re.match(rf"(.+\.)?{re.escape(name)}(?=\.|$)", full) for full in _all_options(Config))
+    suggestions += [path[0] for path in paths if path]
     similar = difflib.get_close_matches(name, section.model_fields, n=1, cutoff=0.5)
-    suggestions = [".".join([*map(str, location[:-1]), similar_name]) for similar_name in similar]
-    suggestions += [full for full in _all_options(Config) if full.split(".")[-1] == name]
+    suggestions += [".".join([*map(str, location[:-1]), similar_name]) for similar_name in similar]
     if suggestions:
         return f"unknown option, did you mean {suggestions[0]}?"
     return f"unknown option (valid: {', '.join(section.model_fields)})"

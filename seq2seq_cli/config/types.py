@@ -1,5 +1,6 @@
 """The value types of options, and the base class of sections."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, cast
 
@@ -33,9 +34,17 @@ def _auto_or(wanted: str) -> WrapValidator:
         try:
             return check(value)
         except ValidationError:
-            raise ValueError(f"must be auto or {wanted}, not {short(repr(value))}") from None
+            raise ValueError(
+                f"must be auto or {wanted}, not {short(repr(value))}{without_quotes(value)}"
+            ) from None
 
     return WrapValidator(validate)
+
+
+def without_quotes(value: Any) -> str:
+    """Return what to do about a number, true or false in quotes; nothing for other values."""
+    is_quoted = isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?|true|false", value)
+    return ": write it without quotes" if is_quoted else ""
 
 
 def one_for_all(*names: str) -> Callable[[Any], Any]:

@@ -9,6 +9,7 @@ from commands import ROOT
 from option_reads import options, options_read
 from pydantic import BaseModel
 
+from seq2seq_cli.config import loader
 from seq2seq_cli.config.loader import config_yaml, flatten, load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus
@@ -170,6 +171,17 @@ training:
     ]
 
 
+def test_names_of_other_toolkits_have_counterparts():
+    names = set(flatten(load_config(ROOT / "configs/reference.yaml")))
+    assert names | {"model.layers"} >= loader._ELSEWHERE.keys()
+
+
+def test_a_list_of_options_is_printed_once(tmp_path):
+    message = mistakes(tmp_path, MINIMAL, "model.xyz=1", "model.zyx=2")
+    assert message.count("unknown option") == 2
+    assert message.count("unknown option (valid: d_model, heads") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "overrides", "expected"),
     [
@@ -189,6 +201,28 @@ training:
         (MINIMAL, ("lr",), "--set lr: write it as section.key=value"),
         (MINIMAL, ("training.lr=[",), "--set training.lr=[: the value is not valid YAML"),
         (MINIMAL, ("lr=3",), "--set lr=3: lr: unknown option, did you mean training.lr?"),
+        (MINIMAL, ("training.max_tokens=3",), "did you mean training.tokens_per_batch?"),
+        (MINIMAL, ("training.device=gpu",), "not 'gpu', did you mean cuda?"),
+        (MINIMAL, ("training.gpu=true",), "did you mean training.device?"),
+        (MINIMAL, ("model.encoder.num_layers=2",), "did you mean model.layers.encoder?"),
+        (MINIMAL + "d_model: 256", (), "d_model: unknown option, did you mean model.d_model?"),
+        ("train: {src: a, tgt: b}", (), "train: unknown option, did you mean data.train?"),
+        (MINIMAL + "model: {'': 3}", (), "model.: unknown option (valid: d_model"),
+        ("data: {train: {src:a}}", (), "src:a: unknown option; write a space after the colon"),
+        (
+            "data:\n train:{src: a, tgt: b}",
+            (),
+            "line 2: this is not valid YAML (a space is missing after",
+        ),
+        ("data:\n\ttrain: a", (), "line 2: this is not valid YAML (indent with spaces, not with"),
+        ("data:\n  train: a\n valid: b", (), "line 3: this is not valid YAML (this line is indent"),
+        (
+            MINIMAL,
+            ("model.layers='4'",),
+            ": model.layers: must be a whole number, not '4': write it without quotes",
+        ),
+        (MINIMAL, ("model='4'",), "must be a section (a mapping of options), not '4'"),
+        (MINIMAL, ("tokenizer.vocab_size='8000'",), "10,000,000, not '8000': write it without"),
         (MINIMAL, ("training.lr=.inf",), "training.lr: must be a finite number, not .inf"),
         (MINIMAL, ("training.lr=true",), "training.lr: must be a number, not true"),
         (MINIMAL, ("model.d_model=7",), "model.d_model: must be a multiple of 2, not 7"),
@@ -323,7 +357,7 @@ training:
         (MINIMAL, ("decoding.length_penalty=1e3",), "a number from 0 to 10"),
         (MINIMAL, ("decoding.max_len_factor=1e300",), "must be auto or a number from 0 to 100"),
         (MINIMAL, (f"tokenizer.max_sentences={10**30}",), "must be at most 1000000000, not 1000"),
-        (MINIMAL, ("model.layers=1000000",), "model.layers.encoder: must be at most 1000, not"),
+        (MINIMAL, ("model.layers=1000000",), ": model.layers: must be at most 1000, not 1000000"),
         (MINIMAL + "model: {norm: " + LONG + "}", (), "not 'xxxxx"),
         (MINIMAL, (f"tokenizer.vocab_size={LONG}",), "from 8 to 10,000,000, not 'xxxxx"),
         (MINIMAL, (f"data.train.tag='{LONG} x'",), "xxx... cannot be a symbol"),
