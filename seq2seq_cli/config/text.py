@@ -116,7 +116,7 @@ class Corpus(Section):
     features: Annotated[str | None, BeforeValidator(_a_field, str | int | None)] = None
     """Field with features of the source, such as V;PST for a lemma to inflect: a column number of
     .tsv, a key of .jsonl, or 2 if features follow a tab in the lines of src. Features are separated
-    by ; or | or , or spaces (except commas in parentheses); each is one token, before the text."""
+    by spaces, and by ; or | or , outside of parentheses; each is one token, before the text."""
     tag: TagText | None = None
     """Tag to prepend to every source sentence, as one token, which is added to the vocabulary: for
     the target language, the domain, or back-translated text; null: no tag."""

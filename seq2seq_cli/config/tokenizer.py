@@ -107,7 +107,8 @@ class TokenizerConfig(Section):
     """Strings that are always one token and never normalized, such as language tags and
     placeholders; with kind word only between spaces."""
     split_digits: bool = False
-    """Split numbers into digits (bpe and unigram only)."""
+    """Split numbers into digits (bpe and unigram only): 0 to 9, also full-width; name others in
+    user_defined_symbols."""
     graphemes: bool = False
     """For kind char: tokens are grapheme clusters, a character with its combining marks such as t͡
     or ผู้, rather than code points. Clusters outside of the vocabulary are split."""
