@@ -240,6 +240,11 @@ def _train_model(
                 f"tokenizer.vocab_size {vocab_size:,} is too small: the characters of this text "
                 f"and the special tokens alone require {int(needed[1]):,} entries"
             ) from None
+        if re.search(r"sentences_\.empty|all_chars_count", str(error)):
+            raise UserError(
+                "no text is left to learn a vocabulary from: all of it is "
+                "tokenizer.user_defined_symbols, or rarer than tokenizer.min_character_frequency"
+            ) from None
         reason = str(error).rpartition("] ")[2].strip() or str(error)
         raise UserError(
             f"cannot learn a vocabulary of tokenizer.vocab_size {vocab_size:,} entries from this "

@@ -49,7 +49,10 @@ class Tokenizer(ABC):
         self.model, self._pieces = model, tuple(pieces)
         if shared_with is not None:
             if self._pieces != shared_with._pieces:
-                raise UserError("the vocabulary differs from the other side's, but must be shared")
+                raise UserError(
+                    "the vocabulary differs from the other side's, but must be shared; to reuse "
+                    "two separate ones, set tokenizer.shared: false"
+                )
             self._pieces = shared_with._pieces
 
     @staticmethod

@@ -231,7 +231,9 @@ def test_files_of_a_shared_vocabulary_must_match(tmp_path):
     fitted(tmp_path, SHOUTED, TITLES, normalization=sides)
     other = Tokenizer.fit(TITLES, TokenizerConfig(vocab_size=500))
     (tmp_path / "tgt.model").write_bytes(other.model)
-    with pytest.raises(UserError, match=r"tgt\.model: the vocabulary differs from the other"):
+    with pytest.raises(
+        UserError, match=r"tgt\.model: the vocabulary differs .* set tokenizer\.shared"
+    ):
         load_tokenizers(RunFolder(tmp_path), TokenizerConfig(vocab_size=600, normalization=sides))
 
 
@@ -348,9 +350,21 @@ def test_reused_vocabulary_must_have_the_user_defined_symbols(tmp_path):
         fit_tokenizers(corpus, TokenizerConfig(**options, user_defined_symbols=("<2en>",)))
 
 
-def test_vocab_size_too_small_names_the_option():
-    with pytest.raises(UserError, match=r"vocab_size 20 is too small.* alone require \d+"):
-        Tokenizer.fit(LINES, TokenizerConfig(kind="bpe", vocab_size=20))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocab_size": 20}, r"vocab_size 20 is too small.* alone require \d+"),
+        ({"kind": "char", "min_character_frequency": 10**6}, r"no text is left .*, or rarer than"),
+        (
+            {"kind": "word", "user_defined_symbols": ["red", "green"]},
+            r"no text is left .*: all of it is tokenizer\.user_defined_symbols",
+        ),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_learned_names_the_option(options, message):
+    with pytest.raises(UserError, match=message):
+        options = TokenizerConfig.model_validate({"vocab_size": 500} | options)
+        Tokenizer.fit(["red", "green"] * 9, options)
 
 
 def test_loading_another_file_as_tokenizer_is_rejected(tmp_path):
