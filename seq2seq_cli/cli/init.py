@@ -185,12 +185,16 @@ def _ask_to_overwrite(existing: Sequence[Path], otherwise: str, *, yes: bool) ->
 
 
 def _ask(question: str, suggested: object, parse: Callable[[str], Answer]) -> Answer:
-    """Ask until the answer is valid."""
+    """Ask until the answer is valid; without a terminal, raise UserError for one that is not."""
 
     def parsed(answer: str) -> Answer:
         try:
             return parse(answer.strip())
         except (UserError, ValueError) as error:
+            if not sys.stdin.isatty():
+                raise UserError(
+                    f"an answer in the input cannot be used ({error}): use options, or --yes"
+                ) from None
             raise typer.BadParameter(str(error)) from None
 
     try:

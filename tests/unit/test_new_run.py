@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import _NamedTextIOWrapper
 from commands import ROOT
 
 from seq2seq_cli.commands.dry_run import dry_run
@@ -390,7 +391,8 @@ def test_presets_train_with_paths_given_on_the_command_line(text, seq2seq):
         assert isinstance(load_config(path, options, is_given_now=True), Config)
 
 
-def test_answers_that_cannot_be_used_are_asked_for_again(text, seq2seq):
+def test_answers_that_cannot_be_used_are_asked_for_again(text, seq2seq, monkeypatch):
+    monkeypatch.setattr(_NamedTextIOWrapper, "isatty", lambda self: True)  # as at a terminal
     answers = "-5\nvalit.tsv\n1e3\n1,5\n20\n-2\nfew\n1,5\n10\n-1\nnan\n2h\n0\n"
     result = seq2seq("init", text, stdin=answers).ok()
     assert result.stdout.count("Error: ") == 10
@@ -399,6 +401,12 @@ def test_answers_that_cannot_be_used_are_asked_for_again(text, seq2seq):
     assert "2h is not a number of hours" in result.stdout
     assert len(read_part(Path("mine"), "valid")) >= 20
     assert len(read_part(Path("mine"), "test")) >= 10
+
+
+def test_lines_for_other_commands_are_no_answers(text, seq2seq):
+    message = seq2seq("init", text, stdin="second.tsv\n40\n").error()
+    assert "cannot be used (there is no file second.tsv" in message
+    assert "use options, or --yes" in message
 
 
 def test_input_that_ends_is_answered_with_yes(text, seq2seq):
