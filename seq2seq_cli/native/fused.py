@@ -61,7 +61,7 @@ def add(
     places_R: Tensor | None = None,
 ) -> Tensor:
     """Return norm(x + dropout(y)); without a norm, the sum."""
-    if trains_in_c(dropout, x, y) and _is_fp32(norm):
+    if trains_in_c(dropout, x, y) and _is_known(norm):
         weights = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
         return _result_of(_Add, x, y, *weights, _row_dropout(dropout, places_R), places_R)
     added: Tensor = x + dropout(y)
@@ -70,7 +70,7 @@ def add(
 
 def normalize(x: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
     """Return norm(x); `dropout` tells whether the model is being trained."""
-    if trains_in_c(dropout, x) and _is_fp32(norm):
+    if trains_in_c(dropout, x) and _is_known(norm):
         weights = (norm.weight, norm.bias, norm.eps)
         return _result_of(_Add, None, x, *weights, native.RowDropout(), None)
     normed: Tensor = norm(x)
@@ -81,9 +81,10 @@ def activate(
     x: Tensor, activation: nn.Module, dropout: Dropout, places_R: Tensor | None = None
 ) -> Tensor:
     """Return dropout(activation(x)), perhaps in the memory of x."""
-    if trains_in_c(dropout, x):
-        kind, row_dropout = _ACTIVATIONS[type(activation)], _row_dropout(dropout, places_R)
-        return _result_of(_Activate, x, kind, row_dropout, places_R)
+    is_exact = getattr(activation, "approximate", "none") == "none"  # of GELU
+    kind = _ACTIVATIONS.get(type(activation)) if is_exact else None
+    if kind is not None and trains_in_c(dropout, x):
+        return _result_of(_Activate, x, kind, _row_dropout(dropout, places_R), places_R)
     activated: Tensor = dropout(activation(x))
     return activated
 
@@ -128,9 +129,12 @@ def trains_in_c(dropout: Dropout, *inputs: Tensor) -> bool:
     return dropout.training and torch.is_grad_enabled() and _has_kernels(*inputs)
 
 
-def _is_fp32(norm: nn.LayerNorm | None) -> bool:
-    """Return True if C can read the weights; sharded ones may be in bf16."""
-    return norm is None or norm.weight.dtype == norm.bias.dtype == torch.float32
+def _is_known(norm: nn.LayerNorm | None) -> bool:
+    """Return True if C computes this norm; sharded weights may be in bf16, which C cannot read."""
+    if norm is None:
+        return True
+    weights = (norm.weight, norm.bias) if type(norm) is nn.LayerNorm else (None,)
+    return all(weight is not None and weight.dtype == torch.float32 for weight in weights)
 
 
 def _result_of(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:

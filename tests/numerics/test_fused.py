@@ -206,6 +206,27 @@ def test_attention(dtype, lengths, heads, size, base, kind):
     compare(ours, reference, inputs, dtype)
 
 
+class Scaled(nn.LayerNorm):
+    """A norm of somebody else."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.Tanh(), nn.GELU("tanh"), Scaled(16), nn.RMSNorm(16), nn.LayerNorm(16, bias=False)],
+    ids=repr,
+)
+def test_modules_that_c_does_not_know_are_trained_by_pytorch(module):
+    x, dropout = torch.randn(5, 16, requires_grad=True), Dropout(0.0).train()
+    if isinstance(module, (nn.Tanh, nn.GELU)):
+        found = [fused.activate(x, module, dropout)]
+    else:
+        found = [fused.normalize(x, module, dropout), fused.add(x, 0 * x, dropout, module)]
+    assert all(torch.equal(one, module(x)) for one in found)
+
+
 def test_dropout_is_the_same_forward_and_backward_and_has_the_right_mean():
     x = torch.ones(1, 3_000, 100, requires_grad=True)
     torch.manual_seed(0)
