@@ -17,6 +17,7 @@ _QUERY = re.compile(
     r"[?#][^\s\"']*?(?=[,;\]})]*(?:[\s\"']|\Z))"
 )
 _QUOTED = re.compile(r"([\"'])[~/][^\"']*\1")
+_OUTSIDE = ("/", "~", "../", "$")  # begin a path; $HOME is expanded
 _PATH = re.compile(
     r"(?<![\w.~/-])(?:~|[A-Za-z][A-Za-z0-9+]*:|(?:[\w.~-]+/)*\.\.)?(?:/+[^\s/,;\"'\[\]{}()]+)+/*"
 )
@@ -53,10 +54,10 @@ def portable_record(value: Any, config: Config) -> Any:
 def portable_text(text: str) -> str:
     """Return a text with the names of files in place of URLs and paths out of the folder."""
     text = _QUERY.sub(r"\1", text)
-    if text.startswith(("/", "~")):
+    if text.startswith(_OUTSIDE):
         return PurePath(text).name
     name, separator, value = text.partition("=")
-    if separator and value.startswith(("/", "~")):
+    if separator and value.startswith(_OUTSIDE):
         return f"{name}={PurePath(value).name}"
     text = _QUOTED.sub(lambda match: f"{match[1]}{PurePath(match[0]).name}", text)
     return _PATH.sub(lambda match: PurePath(match[0]).name, text)

@@ -94,6 +94,8 @@ def test_paths_of_this_machine_become_names(trained, tmp_path):
         ("either/or and 1/2", "either/or and 1/2"),
         ("see '/a/b c/d' or (/e/f)", "see 'd' or (f)"),
         ("--from=../runs/one", "--from=one"),
+        ("--run-dir=../secret dir/one", "--run-dir=one"),
+        ("data.train.pairs=$HOME/secret/x.tsv", "data.train.pairs=x.tsv"),
         ("https://example.org/a/b", "b"),
         ("data.train.pairs=https://a.org/b/c.tsv?key=/SECRET,&x=y", "data.train.pairs=c.tsv"),
         ("https://a.org/b,c.de?key=SECRET", "b,c.de"),
