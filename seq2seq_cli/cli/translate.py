@@ -164,7 +164,8 @@ def make_job(
     if align and output_format in ("text", "nbest"):
         raise UserError("--align needs --format tsv or jsonl")
     asked = (f"decoding.n_best={n_best or 1}", *(overrides or ()))
-    is_list = any(one.startswith("decoding.n_best=") and not one.endswith("=1") for one in asked)
+    *_, last = (one.split("=")[1] for one in asked if one.startswith("decoding.n_best="))
+    is_list = last.strip() != "1"
     if output_format == "text" and (log_probs or is_list):
         raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
     run_dirs = (run_dir, *(ensemble or ()))

@@ -302,7 +302,7 @@ def _describe(details: Any, location: Location) -> str:
         return _unknown_option(location)
     if error_type == "literal_error":
         choices = re.findall("'([^']+)'", context["expected"])
-        wanted = "cuda" if given == "gpu" else str(given)
+        wanted = {"gpu": "cuda", "gpus": "cuda", "fp16": "auto"}.get(str(given), str(given))
         similar = difflib.get_close_matches(wanted, choices, n=1)
         hint = f", did you mean {similar[0]}?" if similar else ""
         return f"must be one of {', '.join(choices)}, not {value}{hint}"
@@ -342,7 +342,7 @@ def _unknown_option(location: Location) -> str:
         if not isinstance(part, int):
             section = _sections(section)[part]
     name = str(location[-1])
-    if ":" in name:
+    if re.search(r":[^\s/]", name):
         return "unknown option; write a space after the colon"
     suggestions = [full for full, names in _ELSEWHERE.items() if name in names.split()]
     paths = (re.match(rf"(.+\.)?{re.escape(name)}(?=\.|$)", full) for full in _all_options(Config))

@@ -43,7 +43,9 @@ def _auto_or(wanted: str) -> WrapValidator:
 
 def without_quotes(value: Any) -> str:
     """Return what to do about a number, true or false in quotes; nothing for other values."""
-    is_quoted = isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?|true|false", value)
+    is_quoted = isinstance(value, str) and re.fullmatch(
+        r"-?\d+(\.\d+)?([eE][-+]?\d+)?|true|false", value
+    )
     return ": write it without quotes" if is_quoted else ""
 
 

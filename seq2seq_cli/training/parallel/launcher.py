@@ -90,7 +90,7 @@ def choose_num_processes(config: Config, cores: int, available: int) -> int:
     one process.
     """
     asked = config.training.processes
-    if not hasattr(signal, "SIGUSR2"):  # Windows
+    if not hasattr(signal, "SIGKILL"):  # Windows
         if asked not in ("auto", 1):
             raise UserError("training.processes: several need the signals of Linux or macOS")
         return 1
@@ -147,10 +147,16 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
         receiver, sender = context.Pipe(duplex=False)
         arguments = (work, folder, environment, num_threads, is_logging_to_stderr(), sender)
         method = context.get_start_method()
-        with held_signals(signal.SIGINT) if method == "spawn" else nullcontext():
-            processes = start_processes(  # type: ignore[no-untyped-call]
-                _in_worker, arguments, num_processes, join=False, start_method=method
-            )
+        others = set(multiprocessing.active_children())
+        try:
+            with held_signals(signal.SIGINT) if method == "spawn" else nullcontext():
+                processes = start_processes(  # type: ignore[no-untyped-call]
+                    _in_worker, arguments, num_processes, join=False, start_method=method
+                )
+        except BaseException:
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()  # it waits for one that has not started
+            raise
         sender.close()
         results: list[Result] = []
         try:
@@ -176,7 +182,7 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
     OSError before Interrupted. After a signal, no further one is called, and Interrupted is raised
     even if all have finished.
     """
-    if not hasattr(signal, "SIGUSR2"):  # Windows
+    if not hasattr(signal, "SIGKILL"):  # Windows
         raise UserError(
             "training several runs needs the signals of Linux or macOS: train them one by one"
         )
@@ -242,7 +248,7 @@ def _forwarded_signals(folder: Path) -> Iterator[set[int]]:
     `folder`. Yields the signals that were received.
     """
     received: set[int] = set()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+    numbers = (signal.SIGINT, signal.SIGTERM)
     handlers = {number: signal.getsignal(number) for number in numbers}
 
     def forward(number: int, frame: object) -> None:
@@ -324,7 +330,10 @@ def _in_worker(
         kind, reason = "OSError", (error.errno, error.strerror or str(error), file)
     except Exception:
         kind, reason = "RuntimeError", traceback.format_exc()
-    write_json(folder / f"reason-{rank}.json", {"kind": kind, "reason": reason, "status": status})
+    with suppress(OSError):  # a full disk
+        write_json(
+            folder / f"reason-{rank}.json", {"kind": kind, "reason": reason, "status": status}
+        )
     raise SystemExit(1)
 
 
