@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from commands import Command
 from feature_task import train_with_features
+from served import serving
 
 from seq2seq_cli import Translator
 from seq2seq_cli.extras.inspect.attention_study import study_attention
@@ -29,6 +30,20 @@ def test_a_server_refuses_unknown_and_missing_features(run):
     assert known.text == "drei eins"
     assert unknown == "the model does not know the features XYZ"
     assert none == "the model needs features of the source, after a tab"
+
+
+def test_a_server_translates_each_line_with_its_features(run):
+    """Also if several sentences share them, or a long line; words of the text alone are given."""
+    translator = Translator.load(run)
+    with serving(run, "--langs", "en-de") as server:
+        for text in ("3 1.\tNUM;DE", "3. 1! 4 1?\tNUM;DE", "3 1 4 " * 50 + "\tNUM;DE"):
+            answer = server.translate(f"{text}\n{text}", alignments=True)
+            first, second = answer["translatedText"].split("\n")
+            assert [first, second] == translator.translate([text]) * 2
+            assert len(answer["sentences"]) == 2
+        assert (
+            server.ask("/translate", {"q": "3 1. A", "source": "en", "target": "de"}).status == 400
+        )
 
 
 def test_inspect_counts_the_features(run, seq2seq):

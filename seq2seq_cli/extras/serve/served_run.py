@@ -1,5 +1,7 @@
 """A run as the server sees it: its languages and its sentences; its model is in other processes."""
 
+import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +70,8 @@ class ServedRun:
                 f"{run.run_dir} cannot be served from {languages.src} to {languages.tgt}: text in "
                 "the target language is returned unchanged; give --langs with two languages"
             )
+        if config.train_text.has_features:  # which a line has once, for all of its sentences
+            return cls(languages, SentenceSplitter(most=math.inf, longest=sys.maxsize))
         longest = _CHARACTERS_PER_TOKEN * config.data.max_length
         splitter = SentenceSplitter(longest=longest)
         if (statistics := read_record(folder.statistics, TextStatistics)) is not None:
