@@ -552,6 +552,10 @@ HOSTILE_TEXTS = [
     ("a\r\n\r\nb\rc\n" * 20, "text", 10),
     ("```\na\n\nb\n~~~\n```\n\nc\n\n" * 9, "markdown", 40),
     ("> ```\n> a\n>\n> b\n> ```\n\nc\n\n- ~~~ x\n  a\n\n  b\n  ~~~\n\nd\n\n" * 3, "markdown", 70),
+    *(
+        (f"{start}\na\n\nb\n{end}\n\nc\n\n+++\n\nd\n\n" + "e\n\n" * 9, "markdown", 30)
+        for start, end in (("---", "---"), ("---", "..."), ("+++", "+++"))
+    ),
     ("<!--\na\n\nb\n-->\n\nc\n\n<pre>\nd\n\ne</pre>\n\nf\n\n---\n\ng\n\n" * 3, "markdown", 60),
     (
         "[See] [a b], [this][C], [a\nB][] and [x].\n\n" * 9

@@ -593,7 +593,10 @@ def test_markdown_keeps_its_markup():
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("front", ["---|title: one|---|", "---|---|", ""])
+@pytest.mark.parametrize(
+    "front",
+    ["---|title: one|---|", "---|---|", "---|title: one|...|", "+++|title = 'a'|---|+++|", ""],
+)
 def test_front_matter_is_kept(mark: str, end: str, front: str):
     """Also with a byte order mark before it."""
     source = f"{mark}{front}# Two||three|---|".replace("|", end)

@@ -21,7 +21,11 @@ from seq2seq_cli.extras.serve.documents.paragraphs import (
 )
 from seq2seq_cli.text.words import is_spaceless
 
-_FRONT_MATTER = re.compile(r"\ufeff?(?:---[ \t]*\r?\n(?:.*?\n)??---[ \t]*(?:\r?\n|\Z))?", re.DOTALL)
+_FRONT_MATTER = re.compile(  # in YAML or TOML
+    r"\ufeff?(?:(?:---[ \t]*\r?\n(?:.*?\n)??(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n(?:.*?\n)??\+\+\+)"
+    r"[ \t]*(?:\r?\n|\Z))?",
+    re.DOTALL,
+)
 _LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
 # In scripts without spaces, and Korean, text goes on directly after an address.
 _ADDRESS = r"https?://(?:(?!\]\()[!-;=?-~\u00c0-\u0dff\u0f00-\u0fff\u10a0-\u10ff\u1200-\u137f\u1e00-\u1fff])+(?<![.,;:!?)\]'\"*_~،؛؟])"

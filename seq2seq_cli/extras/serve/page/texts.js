@@ -94,16 +94,20 @@ function sentencesOf(line, limit) {
 function markdownParts(text) {
   let end = null; // matches the last line of the current block
   return joined(linesOf(text), (line, before) => {
-    // An indented line may continue an item, and a piece that begins with --- would have front matter.
-    const begins = !end && /^(?!---)\S/.test(line) && (isBlank(before) || /^[-*+] /.test(line));
-    const isFrontMatter = before === undefined && /^---\s*$/.test(line);
-    if (!end) end = isFrontMatter ? /^---\s*$/ : endOfBlock(line);
+    // An indented line may continue an item, and a piece that begins with --- or +++ would have front matter.
+    const begins = !end && /^(?!---|\+\+\+)\S/.test(line) && (isBlank(before) || /^[-*+] /.test(line));
+    const blocks = before === undefined ? [...FRONT_MATTER, ...LONG_BLOCKS] : LONG_BLOCKS;
+    if (!end) end = endOfBlock(line, blocks);
     else if (end.test(line)) end = null;
     return begins;
   });
 }
 
 // The first and last line of blocks that may contain blank lines.
+const FRONT_MATTER = [
+  [/^---\s*$/, () => "^(---|\\.\\.\\.)\\s*$"],
+  [/^\+\+\+\s*$/, () => "^\\+\\+\\+\\s*$"],
+];
 const LONG_BLOCKS = [
   [/^[\s>*+\-\d.)]*(`{3,})[^`]*$/, (fence) => `^[\\s>]*${fence}\`*\\s*$`],
   [/^[\s>*+\-\d.)]*(~{3,})/, (fence) => `^[\\s>]*${fence}~*\\s*$`],
@@ -112,8 +116,8 @@ const LONG_BLOCKS = [
   [/^ {0,3}<\/?[a-z]/i, () => "^\\s*$"],
 ];
 
-function endOfBlock(line) {
-  for (const [start, end] of LONG_BLOCKS) {
+function endOfBlock(line, blocks) {
+  for (const [start, end] of blocks) {
     const found = line.match(start);
     if (found) return new RegExp(end(found[1]), "i");
   }
