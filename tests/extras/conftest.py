@@ -27,7 +27,7 @@ def server(names_run: Path) -> Iterator[Served]:
 
 
 TOKEN = "s3cret"
-ALLOWED_ORIGIN = "https://Page.example/"  # which browsers write in lower case
+ALLOWED_ORIGIN = "https://Page.example:443/"  # browsers leave out the port, and capitals
 
 
 @pytest.fixture(scope="session")

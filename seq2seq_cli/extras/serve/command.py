@@ -22,6 +22,7 @@ from seq2seq_cli.errors import UserError
 
 NETWORK, LIMITS = "Network and access", "Limits"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # which browsers leave out of an origin
 
 EXAMPLES = (
     "**Examples**\n\n"
@@ -126,6 +127,7 @@ def serve(
             "seq2seq serve needs Linux or macOS: the processes that translate are forks, which "
             "share a model; on Windows it runs in the Windows Subsystem for Linux (WSL)"
         )
+    host = host.strip("[]")
     if "/" in host:
         raise UserError(f"--host {host} is a path or a URL: write a host name or an IP address")
     check_model_of_runs(model, runs)
@@ -154,13 +156,16 @@ def _token(file: Path | None, host: str, *, no_auth: bool) -> str | None:
     from seq2seq_cli.files import read_bounded
 
     if file is None:
-        token = os.environ.get("SEQ2SEQ_TOKEN", "")
+        token = os.environ.get("SEQ2SEQ_TOKEN", "").strip()
     else:
         token = read_bounded(file, 4_096).decode("utf-8", "replace").strip()
         if not token:
             raise UserError(f"{file} has no token")
-    if not (no_auth or token.isascii()):
-        raise UserError("the token has characters outside of ASCII, which no header can contain")
+    if not (no_auth or (token.isascii() and token.isprintable())):
+        raise UserError(
+            "the token has a line end or other characters outside of printable ASCII, which no "
+            "header can contain"
+        )
     if not (token or no_auth or _is_loopback(host)):
         raise UserError(
             f"anyone who reaches {host} could use the server: set a token in SEQ2SEQ_TOKEN or "
@@ -191,7 +196,8 @@ def _origin(given: str) -> str:
             f"--allow-origin {given} is not an origin: write scheme://host, or scheme://host:port, "
             "as in https://www.example.org, or * for all"
         )
-    return origin
+    scheme = origin.partition(":")[0]
+    return origin.removesuffix(_DEFAULT_PORTS.get(scheme, ""))
 
 
 def _is_loopback(host: str) -> bool:

@@ -39,7 +39,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Iterat
     assert seq2seq("train", config, "--run-dir", run).exit_code == 0
     languages = ("--langs", "en-de", "--langs", "de-en")
     options = ("--processes", 1, "--char-limit", CHAR_LIMIT, "--alternatives-limit", 3)
-    with serving(run, run, *languages, *options, environment={"SEQ2SEQ_TOKEN": TOKEN}) as served:
+    with serving(
+        run, run, *languages, *options, environment={"SEQ2SEQ_TOKEN": f"{TOKEN}\n"}
+    ) as served:
         yield served
 
 

@@ -491,9 +491,10 @@ def test_bad_starts_are_refused(names_run: Path, seq2seq: Command, tmp_path: Pat
     assert "cannot be served from tr to tr" in same.stderr
     twice = seq2seq("serve", names_run, names_run, "--port", 0)
     assert "translate the same languages: serve one of them" in twice.stderr
-    (token := tmp_path / "token").write_text("pässword")
-    refused = seq2seq("serve", names_run, "--token-file", token, "--port", 0)
-    assert "the token has characters outside of ASCII" in refused.stderr
+    for unusable in ("pässword", "one\ntwo"):
+        (token := tmp_path / "token").write_text(unusable)
+        refused = seq2seq("serve", names_run, "--token-file", token, "--port", 0)
+        assert "the token has a line end or other characters outside of" in refused.stderr
     for origin in (
         "page.example",
         "https://page.example/path",
@@ -504,7 +505,7 @@ def test_bad_starts_are_refused(names_run: Path, seq2seq: Command, tmp_path: Pat
         assert f"--allow-origin {origin} is not an origin" in refused.stderr
     path = seq2seq("serve", names_run, "--host", "/run/seq2seq.sock")
     assert "--host /run/seq2seq.sock is a path or a URL" in path.stderr
-    nowhere = seq2seq("serve", names_run, "--host", "a..b", "--no-auth")
+    nowhere = seq2seq("serve", names_run, "--host", "[a..b]", "--no-auth")
     assert "cannot listen at a..b port 5000: " in nowhere.stderr
     many = seq2seq("serve", names_run, "--langs", "de-en", "--langs", "en-de")
     assert "--langs is given 2 times, for 1 runs" in many.stderr
