@@ -37,10 +37,13 @@ def test_a_server_translates_each_line_with_its_features(run):
     translator = Translator.load(run)
     with serving(run, "--langs", "en-de") as server:
         for text in ("3 1.\tNUM;DE", "3. 1! 4 1?\tNUM;DE", "3 1 4 " * 50 + "\tNUM;DE"):
-            answer = server.translate(f"{text}\n{text}", alignments=True)
+            answer = server.translate(f"{text}\n{text}", attention=True)
             first, second = answer["translatedText"].split("\n")
             assert [first, second] == translator.translate([text]) * 2
             assert len(answer["sentences"]) == 2
+            for sentence in answer["sentences"]:
+                assert sentence["sourceWords"][-1][1] <= text.index("\t")
+                assert {len(row) for row in sentence["attention"]} == {len(sentence["sourceWords"])}
         assert (
             server.ask("/translate", {"q": "3 1. A", "source": "en", "target": "de"}).status == 400
         )

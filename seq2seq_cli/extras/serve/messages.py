@@ -42,6 +42,7 @@ class SentenceOutput(NamedTuple):
     attention: tuple[tuple[float, ...], ...] = ()  # of target words over source words
     tokens: tuple[str, ...] = ()
     log_probs: tuple[float, ...] = ()  # of the tokens, EOS last
+    source_words: Sequence[tuple[int, int]] = ()  # in the sentence, without its tag and features
 
 
 class Batch(NamedTuple):

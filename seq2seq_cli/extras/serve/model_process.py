@@ -30,6 +30,7 @@ from seq2seq_cli.extras.serve.messages import (
 from seq2seq_cli.extras.serve.served_run import RunToServe
 from seq2seq_cli.machine import retain_freed_pages, set_num_threads
 from seq2seq_cli.processes import unblock_signals
+from seq2seq_cli.text.words import word_spans
 
 _WARM_UP = "Hello."
 
@@ -64,8 +65,8 @@ class LoadedRun:
             tuple(
                 output
                 if isinstance(output, str)
-                else tuple(_reported(translation, batch.options) for translation in output)
-                for output in outputs
+                else tuple(self._reported(each, sentence.text, batch.options) for each in output)
+                for output, sentence in zip(outputs, batch.sentences, strict=True)
             ),
             sum(len(translation.tokens) for translation in best),
             sum(each.at_length_limit for each in issues),
@@ -102,15 +103,24 @@ class LoadedRun:
         decoding = of_run.model_copy(update=changes)
         return self._translator.with_options(decoding)
 
+    def _reported(
+        self, translation: Translation, text: str, options: SearchOptions
+    ) -> SentenceOutput:
+        has_words = options.alignment or options.attention
+        return SentenceOutput(
+            translation.text,
+            (translation.alignment or ()) if options.alignment else (),
+            (translation.attention or ()) if options.attention else (),
+            translation.tokens if options.log_probs else (),
+            translation.log_probs or (),
+            self._aligned_words(text) if has_words else (),
+        )
 
-def _reported(translation: Translation, options: SearchOptions) -> SentenceOutput:
-    return SentenceOutput(
-        translation.text,
-        (translation.alignment or ()) if options.alignment else (),
-        (translation.attention or ()) if options.attention else (),
-        translation.tokens if options.log_probs else (),
-        translation.log_probs or (),
-    )
+    def _aligned_words(self, text: str) -> list[tuple[int, int]]:
+        """Return where the words of a sentence are, without its tag and features."""
+        source, _ = self._translator.source_of(TranslationInput(text))
+        before = text.index(source)
+        return [(before + start, before + end) for start, end in word_spans(source)]
 
 
 def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:

@@ -69,7 +69,7 @@ class TranslatedSentence(NamedTuple):
         if options.read is read_plain_text:
             details |= {"sourceStart": self.source_start, "targetStart": self.target_start}
         if has_words:
-            details["sourceWords"] = word_spans(source)
+            details["sourceWords"] = best.source_words
         details |= report_output(best)
         if options.alternatives:
             details["alternatives"] = [report_output(other) for other in others]

@@ -188,12 +188,16 @@ def test_cards_name_the_model_that_a_run_comes_from(
 
 
 def test_an_imported_run_is_served(trimmed: Path) -> None:
-    """As it is, and trimmed, by one server."""
+    """As it is, and trimmed, by one server; a tag is no word of the text."""
     runs = (trimmed / "run", "--langs", "de-en", trimmed / "trimmed", "--langs", "en-de")
     with serving(*runs, "--processes", 1) as served:
         for source, target in (("de", "en"), ("en", "de")):
-            fields = {"q": f"{TAGS[0]} eins zwei", "source": source, "target": target}
-            assert served.ask("/translate", fields).status == 200
+            text = f"{TAGS[0]} eins zwei"
+            answer = served.translate(text, source=source, target=target, attention=True)
+            (sentence,) = answer["sentences"]
+            words = [text[start:end] for start, end in sentence["sourceWords"]]
+            assert words == ["eins", "zwei"]
+            assert {len(row) for row in sentence["attention"]} <= {2}
 
 
 def test_an_imported_run_is_not_resumed(imported: Path, seq2seq: Command) -> None:

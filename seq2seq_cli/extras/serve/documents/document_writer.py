@@ -66,7 +66,7 @@ class _AlignedWords:
     def __init__(self, source: str, translation: SentenceOutput) -> None:
         self._source, self._target = source, translation.text
         self._tgt_words = word_spans(translation.text)
-        src_words = word_spans(source)
+        src_words = translation.source_words or word_spans(source)
         self._src_starts, self._src_ends = [s for s, _ in src_words], [end for _, end in src_words]
         self._breaks = [end for _, end in self._tgt_words[:-1]]
         self._targets: dict[int, list[int]] = {}
