@@ -315,7 +315,7 @@ def test_a_group_has_the_value_that_all_of_its_options_have(config):
 
     loaded = load_config(config, ["model.layers=2", "tokenizer.kind=bpe"])
     given = ["model.layers=x1..x2", "model.layers.encoder=1,2"]
-    layers, _ = options = search_space(given, loaded, takes)
+    layers, _ = options = [search_space([one], loaded, takes)[0] for one in given]
     assert (layers.low, layers.high) == (2, 4)
     assert own_values(options, loaded) == {"model.layers": "2", "model.layers.encoder": "2"}
     none = Option("training.subword_sampling", ("null", "0.1"))
