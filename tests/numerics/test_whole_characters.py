@@ -22,7 +22,7 @@ MODES = {
     "beam": {"beam_size": 3, "n_best": 3},
     "groups": {"beam_size": 4, "n_best": 4, "diversity_groups": 2},
     "sampling": {"sampling": True, "n_best": 3, "temperature": 2},
-    "rules": {"no_repeat_ngram_size": 2, "banned_words": ["tea", "."]},
+    "rules": {"no_repeat_ngram_size": 2, "banned_words": ["art", "."]},
 }
 
 
