@@ -65,8 +65,8 @@ def train(
     folder = RunFolder(run_dir)
     with (
         open_run(folder, config, hooks, source, allow_changed) as run,
-        open_outputs(folder, run) as (monitor, saver),
         stop_on_signals(run.parallel) as stop,
+        open_outputs(folder, run) as (monitor, saver),
     ):
         now = hooks.monotonic
         began = now() - run.state.seconds
