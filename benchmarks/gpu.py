@@ -71,7 +71,8 @@ def main() -> None:
 
 def run_tests() -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
-    result = subprocess.run([*command, "tests"], capture_output=True, text=True, check=False)
+    command += ["tests", "--ignore", "tests/extras"]  # whose packages may be missing
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = (result.stdout or result.stderr).strip().splitlines()
     return f"tests marked gpu: {lines[-1] if lines else 'no output'}"
 
