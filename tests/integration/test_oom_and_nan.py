@@ -195,6 +195,18 @@ def test_nan_source_is_found_with_the_dropout_of_the_update(numbers, seq2seq, tm
     assert began_in(result).endswith("feed_forward")
 
 
+def test_validation_scores_that_are_not_finite_are_null_in_metrics(numbers, seq2seq, tmp_path):
+    def nan_in_evaluation(module: torch.nn.Module, _: object, x: torch.Tensor) -> torch.Tensor:
+        return x if module.training else x * torch.nan
+
+    with after_forward(FeedForward, nan_in_evaluation):
+        settings = ("training.max_steps=2", "training.warmup_steps=1", "validation.decode=false")
+        train(seq2seq, numbers, tmp_path / "run", *settings).ok()
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    points = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert [point["valid/loss"] for point in points if "valid/loss" in point] == [None]
+
+
 def test_nan_source_is_the_module_itself_if_its_children_are_finite(numbers, seq2seq, tmp_path):
     """Not the projection inside it."""
     with after_forward(MultiHeadAttention, lambda module, _, x: x * torch.nan):

@@ -176,6 +176,7 @@ def record_of(folder: Path) -> Path:
 
 
 def _validations(run: RunFolder, metric: Metric) -> dict[int, float]:
-    """Return the score of each validation of a run by its step."""
+    """Return the score of each validation of a run by its step; NaN where it is not finite."""
     name = f"valid/{metric}"
-    return {point["step"]: point[name] for point in run.metrics_points() if name in point}
+    points = [point for point in run.metrics_points() if name in point]
+    return {point["step"]: math.nan if point[name] is None else point[name] for point in points}

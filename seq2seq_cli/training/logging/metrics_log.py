@@ -152,7 +152,9 @@ class Monitor:
 
     def _record(self, step: int, scalars: dict[str, float]) -> None:
         self._tensorboard.scalars(step, _with_losses_first(scalars))
-        self._metrics.append(f"{json.dumps({'step': step, **scalars})}\n".encode())
+        # JSON has no NaN.
+        numbers = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
+        self._metrics.append(f"{json.dumps({'step': step, **numbers})}\n".encode())
 
 
 class _LogHandler(logging.Handler):
@@ -184,7 +186,8 @@ def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, flo
         )
         if 0 <= step < state.step or (step == state.step and not is_repeated):
             kept.append(line)
-            at_step = values if step == state.step else at_step
+            numbers = {name: value for name, value in values.items() if value is not None}
+            at_step = numbers if step == state.step else at_step
     if lines:
         write_atomic(folder.metrics, b"".join(kept))
     return at_step
