@@ -11,11 +11,13 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, Field
 
 from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.metrics import METRICS
 from seq2seq_cli.config.regularization import Consistency, SubwordSampling
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.tokenizer import SUBWORDS, Kinds, TokenizerConfig
 from seq2seq_cli.config.types import (
     SIDES,
+    TOKENIZER_KINDS,
     Activation,
     Ask,
     AttentionScale,
@@ -391,6 +393,13 @@ class Config(Section):
         """Return the config with other values in its sections."""
         new = {n: getattr(self, n).model_copy(update=v) for n, v in sections.items()}
         return self.model_copy(update=new)
+
+    @property
+    def is_of_strings(self) -> bool:
+        """True if targets are characters or symbols that are right or wrong, not sentences."""
+        metric = METRICS.get(self.validation.metric)  # none for auto
+        is_of_words = TOKENIZER_KINDS[self.tokenizer.kind.tgt].units == "words"
+        return metric is not None and metric.is_of_strings and not is_of_words
 
     @property
     def train_text(self) -> ParallelText:

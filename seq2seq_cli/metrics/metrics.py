@@ -45,9 +45,10 @@ def units_of(config: Config) -> tuple[Units, Units]:
     """Return the units of sources and targets of a run, which are words unless it is of strings."""
     characters = CLUSTERS if config.tokenizer.graphemes else CHARACTERS
     units = {"words": WORDS, "characters": characters, "symbols": SYMBOLS}
-    kinds, metric = config.tokenizer.kind, METRICS.get(config.validation.metric)  # none for auto
-    src, tgt = (units[TOKENIZER_KINDS[kind].units] for kind in (kinds.src, kinds.tgt))
-    return (src, tgt) if tgt != WORDS and metric and metric.is_of_strings else (WORDS, WORDS)
+    if not config.is_of_strings:
+        return WORDS, WORDS
+    kinds = config.tokenizer.kind
+    return units[TOKENIZER_KINDS[kinds.src].units], units[TOKENIZER_KINDS[kinds.tgt].units]
 
 
 class TextScore(NamedTuple):

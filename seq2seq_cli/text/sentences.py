@@ -1,4 +1,4 @@
-"""Splits lines into sentences, and joins sentences into a line."""
+"""Splits lines into sentences, and says what joins them."""
 
 import itertools
 import re
@@ -57,14 +57,6 @@ def sentence_spans(line: str, inner_marks: str = "") -> list[tuple[int, int]]:
             first = offset + start + len(part) - len(part.lstrip())
             spans.append((first, first + len(part.strip())))
     return spans
-
-
-def join_sentences(sentences: Iterable[str]) -> str:
-    """Join sentences with spaces, except after Chinese and Japanese characters."""
-    line: list[str] = []
-    for sentence in filter(None, sentences):
-        line += [separator(line[-1]), sentence] if line else [sentence]
-    return "".join(line)
 
 
 def separator(sentence: str) -> str:

@@ -43,7 +43,7 @@ from seq2seq_cli.extras.serve.messages import SentenceOutput
 from seq2seq_cli.extras.serve.request_fields import Fields
 from seq2seq_cli.extras.serve.responses import RequestError
 from seq2seq_cli.text import quoting
-from seq2seq_cli.text.sentences import find_inner_marks, join_sentences, split_sentences
+from seq2seq_cli.text.sentences import find_inner_marks, separator, split_sentences
 from seq2seq_cli.text.tmx import read_units
 from seq2seq_cli.text.words import word_spans
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer
@@ -83,7 +83,7 @@ def document(name: FormatName, start: str = "") -> Callable[[str], object]:
 
 
 def sentences(text: str) -> object:
-    return join_sentences(split_sentences(text)), find_inner_marks([text]), word_spans(text)
+    return list(map(separator, split_sentences(text))), find_inner_marks([text]), word_spans(text)
 
 
 def quoted(text: str) -> object:

@@ -1,6 +1,7 @@
 """Lines of several sentences, translated by a model trained on single sentences."""
 
 import json
+import math
 import random
 import shutil
 from pathlib import Path
@@ -10,6 +11,10 @@ from commands import Command
 from number_task import FAST, number_pairs, numbers_config, write_config, write_pairs
 
 from seq2seq_cli import Translator
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.data.record import read_record
+from seq2seq_cli.data.statistics import TextStatistics
+from seq2seq_cli.decoding.lines.segmentation import Bounds
 from seq2seq_cli.decoding.translation import TranslationInput
 
 LINES = 40
@@ -120,6 +125,23 @@ def test_without_statistics_only_lines_over_max_length_are_split(run, lines, seq
     result = seq2seq("translate", earlier, line)
     assert "; it was split into 3 sentences, translated one by one" in result.stderr
     assert result.stdout == seq2seq("translate", run, line).stdout
+
+
+def test_a_target_of_fixed_length_is_of_the_whole_line(run, lines, seq2seq):
+    """Such as a label."""
+    fixed = ("--set", "decoding.max_len_factor=0", "--set", "decoding.max_len_extra=3")
+    result = seq2seq("translate", run, *fixed, " ".join(lines[:3]))
+    assert "sentences" not in result.stderr
+    assert len(result.stdout.split()) <= 3
+
+
+def test_strings_may_have_more_sentences_than_in_training(run):
+    """Such as the sources of formulas."""
+    config = load_config(run / "config.yaml")
+    statistics = read_record(run / "statistics.json", TextStatistics)
+    strings = config.updated(validation={"metric": "exact_match"})
+    assert Bounds.of(strings, statistics).sentences == math.inf
+    assert Bounds.of(config, statistics).sentences == 1
 
 
 def test_only_sentences_over_max_length_are_split_into_parts(run, seq2seq):

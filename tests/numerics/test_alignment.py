@@ -26,7 +26,10 @@ def identity(size: int) -> np.ndarray:
     return np.eye(size, dtype=np.float32)
 
 
-def echo(kind: str, line: str, **bounds: int) -> Translation:
+ALIGNED = Outputs(alignment=True)
+
+
+def echo(kind: str, line: str, outputs: Outputs = ALIGNED, **bounds: int) -> Translation:
     """Translate a line to itself, with each token attending to itself."""
     tokenizer = TOKENIZERS[kind]
     limits = Bounds(bounds.get("max_length", 500), bounds.get("tokens", 500))
@@ -43,7 +46,7 @@ def echo(kind: str, line: str, **bounds: int) -> Translation:
         for segment in segments
     ]
     tokenizers = Tokenizers(tokenizer, tokenizer)
-    return merge_segments(line, results, tokenizers, Outputs(alignment=True), is_ranked=False)[0]
+    return merge_segments(line, results, tokenizers, outputs, is_ranked=False)[0]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +120,13 @@ def test_identity_attention_restores_any_line_and_links_shared_tokens(kind, line
         assert split_words(translation.text) == split_words(text)
     if kind in ("char", "word") and not is_spaceless(text):  # tokens are words, or parts of one
         assert all(source == target for source, target in translation.alignment)
+
+
+@pytest.mark.parametrize("max_length", range(2, 12))
+@pytest.mark.parametrize("outputs", [Outputs(), ALIGNED])
+def test_parts_of_a_word_stay_one_word(max_length, outputs):
+    text = "Magdalena the quick fox Anna"
+    assert echo("char", text, outputs, max_length=max_length).text == text
 
 
 def test_attention_of_tokens_is_averaged_over_their_words():

@@ -237,6 +237,18 @@ def test_existing_validation_text_is_used(text, seq2seq):
             ),
             {"kind": SUBWORDS, "metric": "auto"},
         ),
+        "words that end in an apostrophe": (
+            [(f"{src}ить", f"{tgt}it'") for src, tgt in zip("лвбдзг", "lvbdzg", strict=True)] * 10,
+            {"kind": CHARACTERS, "shared": False},
+        ),
+        "numbers": (
+            [(f"{a}+{b}=", str(a + b)) for a in range(20) for b in range(20)],
+            {"kind": CHARACTERS, "shared": True, "max_length": 256},
+        ),
+        "long strings": (
+            [("acgt" * n, "tgca" * n) for n in range(1, 301)],
+            {"kind": CHARACTERS, "max_length": 1 + 1_200 + 1},
+        ),
         "formulas": (
             FORMULAS,
             {
@@ -276,6 +288,7 @@ def test_options_follow_from_the_text(text, seq2seq, pairs, expected):
         **config.tokenizer.model_dump(),
         **config.validation.model_dump(),
         "ngrams": config.model.ngrams,
+        "max_length": config.data.max_length,
         "kind": dict(config.tokenizer.kind),
         "normalization": config.tokenizer.normalization.src,
     }

@@ -8,7 +8,7 @@ from faults.hostile_lines import ATOMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2seq_cli.text.sentences import find_inner_marks, join_sentences, split_sentences
+from seq2seq_cli.text.sentences import find_inner_marks, separator, split_sentences
 from seq2seq_cli.text.words import continues_word, split_words, words_of_spans
 
 # Sentences are divided by |.
@@ -65,12 +65,14 @@ def test_marks_inside_training_lines_end_no_sentence():
     assert split_sentences("他说！她说", "!") == ["他说！她说"]  # one mark, whatever its width
 
 
-def test_join_sentences_follows_the_script():
-    assert join_sentences(["He came.", "", "She left."]) == "He came. She left."
-    assert join_sentences(["他来了。", "她说：“好。”", "走了"]) == "他来了。她说：“好。”走了"
-    assert join_sentences(["コーヒー", "です！", "OK.", "はい"]) == "コーヒーです！OK. はい"
-    assert join_sentences(["그는 왔다.", "그녀는 갔다."]) == "그는 왔다. 그녀는 갔다."
-    assert join_sentences([]) == ""
+@pytest.mark.parametrize("sentence", ["他来了。", "她说：“好。”", "コーヒー", "です！"])
+def test_no_space_follows_chinese_and_japanese(sentence):
+    assert separator(sentence) == ""
+
+
+@pytest.mark.parametrize("sentence", ["He came.", "OK.", "그는 왔다."])
+def test_a_space_follows_other_scripts(sentence):
+    assert separator(sentence) == " "
 
 
 odd_lines = st.lists(
@@ -85,7 +87,8 @@ def test_split_sentences_loses_no_text(line, marks):
     assert "".join("".join(sentences).split()) == "".join(line.split())
     assert all(sentence.strip() == sentence != "" for sentence in sentences)
     assert sum(len(split_words(sentence)) for sentence in sentences) == len(split_words(line))
-    assert split_words(join_sentences(sentences)) == split_words(" ".join(sentences))
+    joined = "".join(sentence + separator(sentence) for sentence in sentences)
+    assert split_words(joined) == split_words(" ".join(sentences))
 
 
 @pytest.mark.parametrize("text", ['."' * 100_000, "." * 300_000, '"' * 300_000, "。" * 300_000])

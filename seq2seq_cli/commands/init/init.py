@@ -15,7 +15,7 @@ from seq2seq_cli.config.languages import languages_in_names
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, Choice, Choices, as_tree, commented_yaml, preset_for
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
-from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.types import SIDES, PresetName, TokenizerKind
 from seq2seq_cli.console import counted, printable
 from seq2seq_cli.errors import UserError
@@ -30,6 +30,7 @@ from seq2seq_cli.text.corpus import (
 )
 from seq2seq_cli.text.features import feature_names
 from seq2seq_cli.text.scripts import CONTROL, REPLACEMENT, main_scripts, script_of
+from seq2seq_cli.text.sentences import CLOSING, MARKS
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
 
@@ -41,6 +42,7 @@ _HELD_OUT_SHARE = 20  # hold out at most one pair in this many
 _SAMPLE = 10_000  # lines in which scripts and words are counted
 _BYTES_OF_A_TOKEN = 4  # approximately, for subwords in any script
 _SMALLEST_BATCH = 512  # tokens
+_MAX_LENGTH: int = DataConfig.model_fields["max_length"].default
 
 # Scripts without spaces between words: the maximum mean length of words. Longer strings between
 # spaces are sentences, for which BLEU needs another tokenization.
@@ -81,6 +83,7 @@ class Side:
     types: int  # different words
     once: float  # share of words that occur once
     distinct: float  # share of words that differ from others of their line
+    longest: tuple[int, int]  # words and characters of the longest lines
     separated: str = ""  # an example, if words look like symbols between marks, as k.æ.t
 
     @property
@@ -257,7 +260,7 @@ def _side(lines: Sequence[str]) -> Side:
     del letters[CONTROL], letters[REPLACEMENT]
     words = Counter(word for line in lines for word in line.split())
     num_words = max(1, words.total())
-    ends = [unicodedata.category(line.strip()[-1]) for line in lines]
+    ends = [line.strip().rstrip(CLOSING)[-1:] for line in lines]
     separated = ""
     for mark in _MARKS:  # are most lines words of symbols that it separates?
         apart = [line for line in lines if mark in line.strip(f"{mark} ") and " " not in line]
@@ -267,12 +270,13 @@ def _side(lines: Sequence[str]) -> Side:
     return Side(
         words=words.total() / len(lines),
         characters=sum(map(len, lines)) / len(lines),
-        sentences=ends.count("Po") / len(lines),
+        sentences=sum(end in MARKS for end in ends if end) / len(lines),
         not_nfkc=sum(not unicodedata.is_normalized("NFKC", line) for line in lines) / len(lines),
         scripts=main_scripts(letters),
         types=len(words),
         once=list(words.values()).count(1) / num_words,
         distinct=sum(len(set(line.split())) for line in lines) / num_words,
+        longest=(max(len(line.split()) for line in lines), max(map(len, lines))),
         separated=separated,
     )
 
@@ -294,6 +298,8 @@ def choose(
     if text.counts.bad:
         reason = f"{text.counts.bad:,} lines cannot be read"
         chosen["data.on_bad_line"] = Choice("skip", reason)
+    if _is_string_task(text) and (longest := _longest(text)) > _MAX_LENGTH:
+        chosen["data.max_length"] = Choice(longest, "the longest string, in tokens")
     chosen |= _tokenizer(text)
     chosen |= PRESETS[preset].choices
     if _is_formal(text):
@@ -311,7 +317,7 @@ def choose(
         lr = chosen["training.lr"].value
         reason = f"{lr:g} in the preset, for the smaller batch (Malladi et al. 2022)"
         chosen["training.lr"] = Choice(float(f"{lr * math.sqrt(fitting / wanted):.1e}"), reason)
-    if _is_spelling(text) or _is_formal(text):
+    if _is_string_task(text):
         chosen = _in_epochs(chosen, text)
     return chosen | _validation(text)
 
@@ -369,15 +375,33 @@ def _is_formal(text: Text) -> bool:
     return text.tgt.is_formal and not _is_spelling(text)
 
 
+def _is_string_task(text: Text) -> bool:
+    return _is_spelling(text) or _is_formal(text)
+
+
 def _num_tokens(text: Text) -> int:
     """Estimate the number of tokens on the longer side, with the end of each line."""
-    if not (_is_spelling(text) or _is_formal(text)):
+    if not _is_string_task(text):
         return text.bytes_of_longer_side // _BYTES_OF_A_TOKEN
     src, tgt = (
-        side.words if _is_formal(text) or side.is_symbols else 1 + side.characters  # ▁
+        side.words if _has_word_tokens(text, side) else 1 + side.characters  # ▁
         for side in (text.src, text.tgt)
     )
     return int(text.counts.pairs * (max(text.features + src, tgt) + 1))
+
+
+def _longest(text: Text) -> int:
+    """Return the number of tokens of the longest string, with its end and features."""
+    src, tgt = (
+        side.longest[0] if _has_word_tokens(text, side) else 1 + side.longest[1]
+        for side in (text.src, text.tgt)
+    )
+    return max(math.ceil(text.features) + src, tgt) + 1
+
+
+def _has_word_tokens(text: Text, side: Side) -> bool:
+    """Return True if the words of a side are tokens, in a task of strings."""
+    return _is_formal(text) or side.is_symbols
 
 
 def _tokenizer(text: Text) -> dict[str, Choice]:
@@ -405,10 +429,9 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
     chosen = {"tokenizer.kind": kind, "tokenizer.vocab_size": size}
     if _is_formal(text):
         chosen["tokenizer.shared"] = Choice(False, "formulas have words of their own")
-    elif not {*text.src.scripts} & {*text.tgt.scripts}:
+    elif text.src.scripts and text.tgt.scripts and not {*text.src.scripts} & {*text.tgt.scripts}:
         chosen["tokenizer.shared"] = Choice(False, "source and target have different scripts")
-    is_string_task = _is_spelling(text) or _is_formal(text)  # NFKC could make x² and x2 equal
-    if text.src.not_nfkc and not is_string_task:
+    if text.src.not_nfkc and not _is_string_task(text):  # NFKC could make x² and x2 equal
         reason = f"{text.src.not_nfkc:.2%} of the source lines have ligatures, full-width letters …"
         chosen["tokenizer.normalization"] = Choice({"src": "nfkc", "tgt": "identity"}, reason)
     if _is_spelling(text) and "Hangul" in {*text.src.scripts} - {*text.tgt.scripts}:

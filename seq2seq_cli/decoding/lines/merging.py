@@ -9,8 +9,8 @@ from seq2seq_cli.decoding.lines.alignment import Placed, align
 from seq2seq_cli.decoding.lines.segmentation import Segment
 from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.translation import Translation
-from seq2seq_cli.text.sentences import join_sentences, separator
-from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
+from seq2seq_cli.text.sentences import separator
+from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizer, Tokenizers
 
 
 class Outputs(NamedTuple):
@@ -68,7 +68,10 @@ def _translation(
             alignment, attention = align(line, text, placed, tokenizers.src)
         text = " ".join(text.split())
     else:
-        text = join_sentences(tgt.to_text(segment.ids) for segment in segments)
+        text = ""
+        for result in segments:
+            if part := tgt.to_text(result.ids):
+                text += _separator(text, result.segment, tgt) + part
     scores = [segment.score for segment in segments if segment.score is not None]
     return Translation(
         text=text,
@@ -100,11 +103,17 @@ def write_segments(
             surface = source[begin:end]
             surfaces[place] = f" {surface} " if tokenizers.tgt.is_of_words else surface
         text = "".join(surfaces)
-        if line and text.strip():
-            line += separator(line)
+        if text.strip():
+            line += _separator(line, result.segment, tokenizers.tgt)
         start, num_stripped = len(line), len(text) - len(text.lstrip())
         line += text.strip()
         ends = itertools.accumulate(map(len, surfaces), initial=start - num_stripped)
         spans = itertools.pairwise(min(max(end, start), len(line)) for end in ends)
         placed.append(Placed(result.segment, attention_TS, list(spans), copies))
     return line, placed
+
+
+def _separator(before: str, segment: Segment, tgt: Tokenizer) -> str:
+    """Return what separates the translation of a segment from what is before it."""
+    is_inside = segment.begins_in_word and not tgt.is_of_words
+    return separator(before) if before and not is_inside else ""

@@ -9,6 +9,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.text.quoting import SPACE
 from seq2seq_cli.text.sentences import split_sentences
 from seq2seq_cli.text.words import split_words
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer
@@ -21,6 +22,7 @@ class Segment(NamedTuple):
     sentence: str
     first_token: int = 0  # index in the sentence of the first of the ids
     first_word: int = 0  # index in the line of the sentence's first word
+    begins_in_word: bool = False  # as a part of a long sentence
     control_ids: tuple[int, ...] = ()  # of tag and features, before the sentence
 
     @property
@@ -42,15 +44,17 @@ class Bounds(NamedTuple):
         """Take the limits from percentiles of the training text.
 
         They are the 99.9th of tokens and the 90th of sentences: a model that has seen only a few
-        lines of several sentences omits some. A run of an earlier version has only `max_length`.
+        lines of several sentences omits some. Strings, such as formulas, and targets of a fixed
+        length, such as labels, are of the whole source, whatever the number of its sentences. A run
+        of an earlier version has only `max_length`.
         """
         max_length = config.data.max_length
-        if statistics is None:
+        if statistics is None or config.decoding.max_len_factor == 0:
             return cls(max_length, max_length)
         return cls(
             max_length,
             min(max_length, statistics.src_tokens.p999),
-            statistics.src_sentences.p90,
+            math.inf if config.is_of_strings else statistics.src_sentences.p90,
             statistics.src_inner_marks,
         )
 
@@ -82,7 +86,13 @@ def segment_lines(
             count = -(-len(ids) // bounds.max_length)
             starts = [len(ids) * part // count for part in range(count)] if count else []
             line_segments += [
-                Segment(ids[start:stop], sentence, start, first_word)
+                Segment(
+                    ids[start:stop],
+                    sentence,
+                    start,
+                    first_word,
+                    begins_in_word=_is_in_word(ids[max(0, start - 1) : start + 1], tokenizer),
+                )
                 for start, stop in itertools.pairwise([*starts, len(ids)])
             ]
             first_word += len(split_words(sentence)) if number in split else 0
@@ -91,3 +101,11 @@ def segment_lines(
         segments.append(line_segments)
     cut = [] if each else list(split.values())
     return segments, Issues(len(cut), sum(map(len, cut)), len(long), sum(long))
+
+
+def _is_in_word(around: Ids, tokenizer: Tokenizer) -> bool:
+    """Return True if there is no space between two tokens; False for the first one alone."""
+    if len(around) == 1:
+        return False
+    before, after = tokenizer.pieces_of(around)
+    return not (before.endswith(SPACE) or after.startswith(SPACE))

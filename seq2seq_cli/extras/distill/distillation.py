@@ -200,7 +200,7 @@ def make_pairs(task: Task, valid: ParallelText, teacher: Config) -> tuple[Sequen
         folder,
         tokenizers.tgt,
         task.filters,
-        {hash_of_pair(pair.src, pair.tgt) for _, pair in known},
+        {hash_of_pair(pair.src, tokenizers.tgt.normalize(pair.tgt)) for _, pair in known},
         has_features=has_features,
         tag=teacher.decoding.tag,
     )

@@ -90,6 +90,8 @@ def write_config(
     if (languages := languages_of(teacher.data)) is not None:
         chosen["data.languages"] = Choice(languages._asdict(), "the teacher's")
     chosen |= _vocabulary(teacher)
+    if teacher.model.ngrams == 1:  # millions of weights, which no other program computes
+        chosen.pop("model.ngrams", None)
     chosen |= shape.choices()
     for name in ("bleu_tokenize", "lowercase", "merge_references"):
         if name in teacher.validation.model_fields_set:

@@ -28,9 +28,11 @@ from number_task import (
 from seq2seq_cli import Translator
 from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import Corpus, ParallelText
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.distill import student as student_module
 from seq2seq_cli.extras.distill.distillation import (
     Task,
     student_config,
@@ -304,6 +306,19 @@ def test_the_student_of_a_config_has_the_tag_of_the_teacher(tmp_path):
         run = tmp_path / "run"
         task = Task(Job((tmp_path,)), tmp_path / "src", run, Filters(3.0, 5.0), config=config)
         assert student_config(task, [], valid, teacher).decoding.tag == expected
+
+
+def test_the_student_of_words_has_ngrams_if_its_teacher_has(tmp_path):
+    """They are most of the weights, and no other program computes them."""
+    pairs = [(f"{word}", " ".join(word)) for word in ("ab", "ba", "abc", "cab", "bca")]
+    files = write_pairs(tmp_path, "train", pairs * 20)
+    given = {"data": {"train": files}, "tokenizer": {"kind": {"src": "char", "tgt": "word"}}}
+    for ngrams in (1, 3):
+        teacher = Config.model_validate(given | {"model": {"ngrams": ngrams}})
+        valid = ParallelText(teacher.data.train)
+        path = tmp_path / f"{ngrams}.yaml"
+        config = student_module.write_config(path, teacher.data.train, [], valid, teacher, None, [])
+        assert config.model.ngrams == (1 if ngrams == 1 else 6)
 
 
 def test_an_imported_teacher_needs_no_text_of_its_own(seq2seq, tmp_path):
