@@ -3,6 +3,7 @@
 PyTorch takes a second to import. It is imported where the library cannot do what is asked for.
 """
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.search import native_search
 from seq2seq_cli.machine import may_have_gpu, num_threads
 from seq2seq_cli.native.library import Precision
+from seq2seq_cli.native.model_code import is_edited
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer, Tokenizers
 from seq2seq_cli.weight_file import read_arrays
 
@@ -62,7 +64,9 @@ class StoredModel(NamedTuple):
         from seq2seq_cli.model.transformer import build_model
         from seq2seq_cli.model.weights import load_weights
 
-        with torch.device("meta"):  # so that weights that do not fit cost no memory
+        # So that weights that do not fit cost no memory; a model that was edited may have tensors
+        # of its own.
+        with contextlib.nullcontext() if is_edited() else torch.device("meta"):
             model = build_model(self.config, self.tokenizers)
         with use_threads(1):  # loading is bound by memory, not by cores
             load_weights(model, self.path, self.sha256)

@@ -271,7 +271,8 @@ class MultiHeadAttention(nn.Module):
         parameters stay apart: initialization, optimizers and files see separate matrices.
         """
         heads: Sequence[Tensor]
-        if len(projections) == 1 or not self.training:
+        is_replaced = any(type(project) is not nn.Linear for project in projections)
+        if len(projections) == 1 or is_replaced or not self.training:
             heads = [layout.split_heads(project(states_BMD), self.heads) for project in projections]
         else:
             joined = self._joined(states_BMD, projections)

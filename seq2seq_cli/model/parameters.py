@@ -30,6 +30,16 @@ def freeze(model: Transformer, parts: Sequence[ModelPart]) -> None:
         raise UserError("training.freeze leaves no parameters to train")
 
 
+def check_buffers(model: nn.Module) -> None:
+    """Raise UserError for buffers that someone has added: checkpoints hold parameters alone."""
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    if buffers := sorted(model.state_dict().keys() - names):
+        raise UserError(
+            f"checkpoints hold no buffers, such as {buffers[0]}: make it a parameter that needs no "
+            "gradient"
+        )
+
+
 def _part(model: Transformer, name: ModelPart) -> nn.Module:
     parts: dict[ModelPart, list[nn.Module]] = {
         "embeddings": [model.src_embedding, model.tgt_embedding, *filter(None, [model.src_ngrams])],

@@ -1,8 +1,8 @@
 """Fused operations of training on a CPU: one pass in C, next to what it computes in PyTorch.
 
 They are used in training, for gradients in fp32 or bf16. Everywhere else, as on a GPU, under
-torch.compile or without kernels for the processor, PyTorch computes the same; SEQ2SEQ_CPU_ISA=plain
-makes it do so.
+torch.compile, without kernels for the processor or after an edit of the model's code, PyTorch
+computes; SEQ2SEQ_CPU_ISA=plain makes it do so.
 
 Dropout draws other numbers in C: a hash of the module's key, of the place of a row in the update
 and of the place of a number in the row. Nothing is stored, and it does not matter which process or
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seq2seq_cli.native import library as native
+from seq2seq_cli.native.model_code import is_edited
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}  # by their numbers in native.h
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: 1, nn.GELU: 2, nn.SiLU: 3}
@@ -148,6 +149,7 @@ def _has_kernels(*inputs: Tensor) -> bool:
         and len({x.dtype for x in inputs}) == 1
         and all(x.dtype in _TYPES and x.device.type == "cpu" for x in inputs)
         and native.has_training_kernels()
+        and not is_edited()
     )
 
 

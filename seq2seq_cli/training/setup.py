@@ -12,20 +12,23 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batch_plan import pairs_per_epoch
 from seq2seq_cli.data.batch_sampler import BatchSampler
+from seq2seq_cli.data.batches import make_batch
 from seq2seq_cli.data.cache import cached_counts
 from seq2seq_cli.data.token_store import open_store, write_segments
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.metrics.metrics import share_with_4_grams
 from seq2seq_cli.model.device import check_compiler, choose_device
-from seq2seq_cli.model.parameters import freeze
+from seq2seq_cli.model.parameters import check_buffers, freeze
 from seq2seq_cli.model.transformer import Transformer, build_model
+from seq2seq_cli.native.model_code import is_edited
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
 from seq2seq_cli.tokenizers.vocabulary import with_vocab_size
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.consistency import build_loss
+from seq2seq_cli.training.losses.cross_entropy import check_loss
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
 from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Hooks, Run, TrainingData, TrainingState
@@ -53,9 +56,11 @@ def set_up_run(
     if config.validation.attention:
         plugins.require("matplotlib", "plot", "validation.attention")
     config, data = load_data(config, parallel, hooks, folder)
-    torch.manual_seed(config.training.seed)
-    model = parallel.build_model(lambda: make_model(config, data.tokenizers), device)
     training, decay = config.training, config.training.ema_decay
+    torch.manual_seed(training.seed)
+    model = parallel.build_model(lambda: make_model(config, data.tokenizers), device)
+    if is_edited() and training.shard == "none":
+        check_loss(model, make_batch(data.train, range(min(2, len(data.train)))))
     return Run(
         config=config,
         data=data,
@@ -75,6 +80,7 @@ def set_up_run(
 
 def make_model(config: Config, tokenizers: Tokenizers) -> Transformer:
     model = build_model(config.model, tokenizers)
+    check_buffers(model)
     freeze(model, config.training.freeze)
     if config.model.output_bias:  # as imported models have
         if config.training.shard == "full":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT
+from commands import ROOT, logged_points
 from number_task import numbers_config, write_config
 
 from seq2seq_cli import Translator
@@ -181,22 +181,44 @@ def test_a_load_without_pytorch_gives_what_one_with_it_gives(trained, precision)
             assert one.score == pytest.approx(other.score, abs=1e-5)
 
 
-def test_an_edited_model_is_computed_by_its_own_code(trained, seq2seq, tmp_path):
-    """An edit of equations, which neither options nor the names of weights show."""
-    package = tmp_path / "seq2seq_cli"
+def edited_package(folder: Path, file: str, before: str, after: str) -> Path:
+    package = folder / "seq2seq_cli"
     shutil.copytree(ROOT / "seq2seq_cli", package, ignore=shutil.ignore_patterns("__pycache__"))
-    layers = package / "model/layers.py"
-    before = "self.contract(inner_BMF)"
-    code = layers.read_text(encoding="utf-8")
+    code = (package / file).read_text(encoding="utf-8")
     assert before in code
-    layers.write_text(code.replace(before, f"0 * {before}"), encoding="utf-8")
-    command = ("translate", trained, "1 2 3", "5 6", "--log-probs", "--format", "jsonl")
+    (package / file).write_text(code.replace(before, after), encoding="utf-8")
+    return folder
+
+
+def test_an_edited_model_is_computed_by_its_own_code(trained, seq2seq, tmp_path):
+    """Also if only long sentences show the edit, and neither options nor the names of weights."""
+    product = "self.contract(inner_BMF)"
+    only_short = f"{product} * (states_BMD.size(1) < 9)"
+    package = edited_package(tmp_path, "model/layers.py", product, only_short)
+    line = "1 2 3 4 5 6 7 8 9 8 7 6"
+    command = ("translate", trained, line, "5 6", "--log-probs", "--format", "jsonl")
     with_plain = (*command, "--set", "decoding.engine=plain")
-    (printed, imported), (plain, _) = run_commands(IN_TURN, command, with_plain, package=tmp_path)
+    (printed, imported), (plain, _) = run_commands(IN_TURN, command, with_plain, package=package)
     assert "torch" in imported
     assert printed == plain
     unedited = seq2seq(*command).stdout
     assert log_prob(printed) != pytest.approx(log_prob(unedited), abs=1e-3)
+
+
+def test_an_edited_model_is_trained_by_its_own_code(tmp_path):
+    """The loss before the first update is that of a validation after an update by nothing."""
+    config = numbers_config(tmp_path, 30, max_steps=1, warmup_steps=0, lr=1e-30)
+    config["data"]["valid"] = config["data"]["train"]
+    config["training"] |= {"tokens_per_batch": 4_096, "label_smoothing": 0.0, "log_every": 1}
+    config["training"] |= {"processes": 1, "precision": "fp32"}
+    config["validation"]["decode"] = False
+    path = write_config(tmp_path, config)
+    heads = "heads_BHQK.to(activation_dtype(heads_BHQK))"
+    package = edited_package(tmp_path, "model/attention.py", heads, f"5 * {heads}")
+    run_commands(IN_TURN, ("train", path, "--run-dir", tmp_path / "run"), package=package)
+    points = {k: x for point in logged_points(tmp_path / "run") for k, x in point.items()}
+    assert points["train/loss"] == pytest.approx(points["valid/loss"], rel=1e-5)
+    assert "the model's code has been edited" in (tmp_path / "run/train.log").read_text()
 
 
 def log_prob(printed: str) -> float:

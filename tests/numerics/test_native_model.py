@@ -12,15 +12,12 @@ import torch
 from random_searches import Stepwise, assert_same
 from small_models import MODES, build, make_requests, random_sources
 
-import seq2seq_cli
 from seq2seq_cli.config.types import Activation, AttentionScale, NormPosition, Positions
 from seq2seq_cli.decoding.engines.base import PlainDecoder
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.engines.native_model import (
-    MODEL_CODE,
     OPTIONS,
     NativeModel,
-    model_code_hash,
     packed,
     parameter_shapes,
     unsupported,
@@ -34,6 +31,7 @@ from seq2seq_cli.model.positions import rotations
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.native import library as native
+from seq2seq_cli.native.model_code import MODEL_CODE, PACKAGE, model_code_hash
 from seq2seq_cli.weight_file import read_arrays
 
 needs_library = pytest.mark.skipif(not native.precisions(), reason="not compiled")
@@ -89,7 +87,7 @@ def test_code_of_the_model_is_the_one_that_c_repeats():
 
     If the tests of engines and of the search in C pass, MODEL_CODE gets the new hash.
     """
-    assert model_code_hash(Path(seq2seq_cli.__file__).parent) == MODEL_CODE
+    assert model_code_hash() == MODEL_CODE
 
 
 def test_every_option_of_the_model_is_known_or_rejected():
@@ -205,10 +203,9 @@ def test_damaged_weights_are_refused(tmp_path):
 
 
 def test_an_edit_of_any_file_of_the_model_changes_the_hash(tmp_path):
-    package = Path(seq2seq_cli.__file__).parent
     assert model_code_hash(tmp_path) is None  # a distribution that only translates
     for folder in ("model", "native"):
-        shutil.copytree(package / folder, tmp_path / folder)
+        shutil.copytree(PACKAGE / folder, tmp_path / folder)
     assert model_code_hash(tmp_path) == MODEL_CODE
     hashes = set()
     parts = ("attention", "layers", "transformer", "packing")

@@ -22,7 +22,7 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from seq2seq_cli.training.checkpoints.checkpoint import load_last_checkpoint, save_checkpoint
-from seq2seq_cli.training.losses.cross_entropy import BatchLoss, sequence_loss
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss, check_loss, sequence_loss
 from seq2seq_cli.training.optimizers.optimizer import OPTIMIZERS, build_optimizer
 from seq2seq_cli.training.optimizers.schedules import SCHEDULES, Plan, set_lr
 from seq2seq_cli.training.run import BestModel, Run
@@ -54,6 +54,13 @@ def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
         sum(len(tgt) for _, tgt in pairs),
         sum(len(src) for src, _ in pairs),
     )
+
+
+class Scaled(Transformer):
+    """An edit of logits that training does not know of."""
+
+    def decode(self, *inputs, **options) -> torch.Tensor:
+        return 3 * super().decode(*inputs, **options)
 
 
 PAIRS = [
@@ -488,3 +495,28 @@ def test_activation_checkpointing_keeps_only_what_layers_read():
             BatchLoss(model, 0.1, use_bf16=False).train()(random_batch(7, seed=1))
         sizes.append(sum(kept))
     assert sizes[1] < sizes[0] / 3
+
+
+def test_a_loss_that_is_not_of_the_logits_is_refused():
+    check_loss(build(dropout=0.1), batch_of(PAIRS))
+    torch.manual_seed(0)
+    scaled = Scaled(ModelConfig(d_model=16, heads=2, layers=1, d_ff=32), 20, 20, True, PAD_ID)
+    with pytest.raises(UserError, match="is not the cross-entropy of its logits"):
+        check_loss(scaled, batch_of(PAIRS))
+
+
+def test_a_parameter_without_a_gradient_has_no_state(tmp_path):
+    """As one of a layer that is not used yet."""
+    runs = []
+    for _ in range(2):
+        model = build()
+        model.unused = torch.nn.Linear(2, 2)
+        runs.append(bare_run(loss_of(model), build_optimizer(model, CONFIG), CONFIG))
+    run, resumed = runs
+    train_step(run, [batch_of(PAIRS)])
+    save_checkpoint(RunFolder(tmp_path), run)
+    load_last_checkpoint(RunFolder(tmp_path), resumed)
+    for each in runs:
+        train_step(each, [batch_of(PAIRS)])
+    for name, weight in run.model.named_parameters():
+        assert weight.equal(resumed.model.get_parameter(name)), name

@@ -16,6 +16,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import has_fast_bf16
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native.library import Precision
+from seq2seq_cli.native.model_code import is_edited
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ ENGINES: dict[EngineName, type[Engine]] = {
 # of fp32 is below 1e-5; bf16 and int8 round weights, keys and values too, so that an engine is also
 # built in fp32, of the first layers.
 _TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "bf16": 0.3, "int8": 0.3}
-_NUM_STEPS = 2  # the second one reads the KV cache
+_LENGTH, _NUM_STEPS = 4, 2  # of the compared sentences; the second step reads the KV cache
+_LENGTH_OF_EDITED, _STEPS_OF_EDITED = 40, 20  # an edit may show only in long sentences
 _DIFFERS = "its logits differ from the model's"
 
 
@@ -74,7 +76,10 @@ def make_decoder(
 
 
 def agrees_with_model(decoder: Engine, model: Transformer) -> bool:
-    """Compare the logits of two short sentences with the model's, but for rounding."""
+    """Compare the logits of two sentences with the model's, but for rounding.
+
+    They are short, and in fp32 of the first layers only, unless the model's code has been edited.
+    """
     was_training = model.training
     model.eval()
     try:
@@ -83,23 +88,35 @@ def agrees_with_model(decoder: Engine, model: Transformer) -> bool:
         if decoder.precision == "fp32":
             return True
         shallow = copy.copy(model)
-        layers = {"encoder": model.encoder[:1], "decoder": model.decoder[:1]}
-        shallow._modules = model._modules | layers
+        if not is_edited():
+            layers = {"encoder": model.encoder[:1], "decoder": model.decoder[:1]}
+            shallow._modules = model._modules | layers
         return _has_same_logits(type(decoder)(shallow, "fp32"), shallow)
     finally:
         model.train(was_training)
 
 
+def differs_from_c(model: Transformer) -> bool:
+    """Return True if the model's code has been edited, and computes something else than C."""
+    if not is_edited() or CpuDecoder.unsupported(model, "fp32"):
+        return False
+    return not agrees_with_model(CpuDecoder(model, "fp32"), model)
+
+
 @torch.inference_mode()
 def _has_same_logits(decoder: Decoder, model: Transformer) -> bool:
-    """Compare two steps; the search reports NaN and infinity."""
+    """Compare a few steps; the search reports NaN and infinity."""
+    length, num_steps = _LENGTH, _NUM_STEPS
+    if is_edited():
+        length, num_steps = _LENGTH_OF_EDITED, _STEPS_OF_EDITED
     src_vocab, tgt_vocab = model.src_embedding.num_embeddings, model.projection.out_features
     num_pieces = max(1, src_vocab - EOS_ID - 1)  # that are not special tokens
-    ids = [min(EOS_ID + 1 + 37 * n % num_pieces, src_vocab - 1) for n in range(4)]
-    src_BS = torch.tensor([[*ids, EOS_ID], [ids[0], ids[2], EOS_ID, PAD_ID, PAD_ID]])
+    ids = [min(EOS_ID + 1 + 37 * n % num_pieces, src_vocab - 1) for n in range(length)]
+    half = [*ids[::2], EOS_ID]
+    src_BS = torch.tensor([[*ids, EOS_ID], [*half, *[PAD_ID] * (length + 1 - len(half))]])
     states = [each.start(src_BS) for each in (PlainDecoder(model), decoder)]
     last_BW = torch.full((2, 1), BOS_ID)
-    for _ in range(_NUM_STEPS):
+    for _ in range(num_steps):
         expected_BWV, actual_BWV = (state.logits(last_BW)[..., :tgt_vocab] for state in states)
         if not expected_BWV.isfinite().all():
             return True

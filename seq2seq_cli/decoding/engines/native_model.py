@@ -4,19 +4,17 @@ V vocabulary, D d_model, K size of one head, J pairs of its dimensions, T positi
 source positions, O outputs and I inputs of a linear layer, G groups of outputs, W words of 32 bits.
 """
 
-import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import seq2seq_cli
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.native import library as native
 from seq2seq_cli.native.library import Precision
+from seq2seq_cli.native.model_code import PACKAGE, is_edited
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID
 
 Array = NDArray[np.float32]
@@ -37,48 +35,17 @@ OPTIONS: Mapping[str, Collection[object] | None] = {
     "attention_scale": ("sqrt", "none", "temperature"),
     "positions": ("sinusoidal", "rotary"),
 }
-# The hash of the model's code whose equations C repeats. Without PyTorch there is no model to
-# compare logits with, so a model whose code has been edited is loaded with it. After an edit, see
-# tests/numerics/test_native_model.py.
-MODEL_CODE = "3bc9723d5dd8d13e"
-_MODEL_FILES = (
-    "model/attention.py",
-    "model/device.py",
-    "model/dropout.py",
-    "model/kv_cache.py",
-    "model/layers.py",
-    "model/ngrams.py",
-    "model/packing.py",
-    "model/positions.py",
-    "model/transformer.py",
-    "native/fused.py",
-)
-
 _ALIGNMENT = 64  # bytes: one cache line, and the largest register
 
 
-def model_code_hash(package: Path) -> str | None:
-    """Return a hash of the files with the model's equations; None if there is no model.
-
-    A distribution that only translates has none.
-    """
-    if not (package / "model").exists():
-        return None
-    paths = [package / name for name in _MODEL_FILES]
-    content = hashlib.sha256()
-    for path in paths:
-        content.update(path.read_bytes() if path.exists() else b"")
-    return content.hexdigest()[:16]
-
-
 def unsupported(config: ModelConfig, precision: Precision) -> str | None:
-    """Return the reason why the library cannot compute a model without asking PyTorch, or None."""
+    """Return the reason why the library cannot compute a model without asking PyTorch, or None.
+
+    Without PyTorch there is no model to compare logits with.
+    """
     if reason := unsupported_option(config, precision):
         return reason
-    package = Path(seq2seq_cli.__file__).parent
-    if model_code_hash(package) not in (MODEL_CODE, None):
-        return f"the code in {package / 'model'} has been edited"
-    return None
+    return f"the code in {PACKAGE / 'model'} has been edited" if is_edited() else None
 
 
 def unsupported_option(config: ModelConfig, precision: Precision) -> str | None:

@@ -85,7 +85,11 @@ class Format(ABC):
 
     def limits_of_run(self, translator: "Translator") -> str | None:
         """Return the reason why the format cannot represent these weights."""
-        return self.limits_of_model(translator.model)
+        from seq2seq_cli.decoding.engines.choice import differs_from_c
+
+        if reason := self.limits_of_model(translator.model):
+            return reason
+        return "its equations have been edited" if differs_from_c(translator.model) else None
 
     def compared_model(self, model: "Transformer") -> "Transformer":
         """Return the model whose translations the other program gives."""

@@ -19,6 +19,7 @@ from seq2seq_cli.config.loader import config_yaml, differing_options
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import read_json, write_json
+from seq2seq_cli.native.model_code import model_code_hash
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import hash_of_files
 
@@ -145,6 +146,7 @@ def _environment(config: Config, device: torch.device) -> dict[str, Any]:
         "processes": distributed.get_world_size() if distributed.is_initialized() else 1,
         "python": platform.python_version(),
         "seq2seq_cli": __version__,
+        "model_code": model_code_hash(),
         "packages": {name: importlib.metadata.version(name) for name in _RECORDED_PACKAGES},
         "git": commit,
     }

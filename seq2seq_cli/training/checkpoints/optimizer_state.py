@@ -48,9 +48,9 @@ def load_optimizer(checkpoint: Path, run: "Run") -> None:
 def check_fit(path: Path, sizes: Mapping[str, Size], run: "Run") -> None:
     """Raise UserError unless a state with tensors of these sizes fits the model and optimizer."""
     parameters, kept = trained_parameters(run.model), _state_names(run.optimizer)
-    expected = {f"{name}/{key}" for name, p in parameters.items() for key in kept[p]}
-    misfits = sorted(expected ^ sizes.keys()) if sizes else []
-    misfits = misfits or [
+    begun = {name.rpartition("/")[0] for name in sizes}  # the others have had no gradient
+    expected = {f"{n}/{key}" for n, p in parameters.items() if n in begun for key in kept[p]}
+    misfits = sorted(expected ^ sizes.keys()) or [
         name
         for name, size in sizes.items()
         if size not in (parameters[name.rpartition("/")[0]].shape, ())

@@ -13,6 +13,7 @@ from seq2seq_cli.data.cache import MEGABYTE, cache_folder, most_bytes, total_siz
 from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.model.device import has_fast_bf16
 from seq2seq_cli.model.parameters import count_parameters
+from seq2seq_cli.native.model_code import is_edited
 from seq2seq_cli.training.plan import limit_of_updates
 from seq2seq_cli.training.run import Run, TrainingData
 
@@ -225,4 +226,6 @@ def _device(run: Run) -> str:
     precision = "bf16" if run.use_bf16 else "fp32"
     if run.use_bf16 and not has_fast_bf16(run.device):
         precision += "; WARNING: slow, without instructions for it; fp32 is faster here"
+    if run.device.type == "cpu" and is_edited():
+        precision += "; WARNING: slower, as the model's code has been edited: PyTorch trains it"
     return f"{run.device.type} ({where}), {precision}"

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.packing import BatchLayout, LayoutOf, Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
@@ -74,6 +75,26 @@ class BatchLoss(nn.Module):
             states_BTD, layout = self._states(batch.src_BS, batch.tgt_in_BT, layout_of, *cut)
             labels_BT = layout.pack_ids(batch.labels_BT, IGNORE_INDEX)
             yield states_BTD.flatten(0, 1), labels_BT.flatten()
+
+
+@torch.no_grad()
+def check_loss(model: Transformer, batch: Batch) -> None:
+    """Raise UserError unless the loss that trains a model is the cross-entropy of its logits.
+
+    After an edit of the model it may be another one: it is computed from the weights of
+    `projection`, and by `forward_hidden`.
+    """
+    model.eval()
+    batch = batch.to(model.device)
+    loss = BatchLoss(model, label_smoothing=0.0, use_bf16=False)(batch).total
+    logits_RV = model(batch.src_BS, batch.tgt_in_BT).flatten(0, 1)
+    expected = F.cross_entropy(logits_RV, batch.labels_BT.flatten(), reduction="sum")
+    if not torch.allclose(loss, expected, rtol=1e-3):
+        raise UserError(
+            f"the training loss of the edited model, {loss:.3f} on two pairs, is not the "
+            f"cross-entropy of its logits, {expected:.3f}: losses/cross_entropy.py needs the same "
+            "edit"
+        )
 
 
 def with_bias_as_input(states_RD: Tensor, projection: nn.Linear) -> tuple[Tensor, Tensor]:
