@@ -147,7 +147,7 @@ def huggingface_weights(
     it has scaled itself to both, so the decoder would scale twice.
 
     `rows`: the vocabularies in their order. A table of `num_positions` positions is among the
-    weights if transformers would compute another one.
+    weights if transformers would compute another one, and for Pegasus, which warns if it is not.
     """
     ours, options = _parameters(model, rows), model.config
     tgt = ours["tgt_embedding.weight"] * model.scale
@@ -158,13 +158,13 @@ def huggingface_weights(
     if not options.tie_embeddings:
         named["lm_head.weight"] = ours["projection.weight"]
     named["final_logits_bias"] = ours["projection.bias"][None]
-    if (options.position_base, options.position_offset) != (10_000, 0):
+    is_pre_norm = options.norm == "pre"
+    if is_pre_norm or (options.position_base, options.position_offset) != (10_000, 0):
         table_TD = model.position_vectors(0, num_positions)
         assert table_TD is not None
         for side in ("encoder", "decoder"):
             table = table_TD[:, _sines_first(options.d_model)]
             named[f"model.{side}.embed_positions.weight"] = table
-    is_pre_norm = options.norm == "pre"
     for part in parts_of(options.layers, is_pre_norm=is_pre_norm):
         for kind in ("weight", "bias"):
             named[f"{part.huggingface}.{kind}"] = ours[f"{part.ours}.{kind}"]

@@ -170,6 +170,9 @@ def test_a_pre_norm_model_comes_back_from_transformers(seq2seq, tmp_path):
     output, back = tmp_path / "out", tmp_path / "back"
     import_and_export(seq2seq, tmp_path / "first", output, "huggingface")
     assert json.loads((output / "config.json").read_text())["model_type"] == "pegasus"
+    auto = transformers.AutoModelForSeq2SeqLM
+    _, report = auto.from_pretrained(output, output_loading_info=True)
+    assert not any(report.values()), report  # it would warn of weights that are missing
     result = seq2seq("import", output, back).ok()
     assert "logits of 100 sentences equal transformers'" in result.stdout
     before, after = (logits_here(run, SENTENCES) for run in (tmp_path / "run", back))
