@@ -307,6 +307,10 @@ def fit_tokenizers(
 def _reuse(
     config: TokenizerConfig, folder: Path, features: Sequence[str], tags: Sequence[str]
 ) -> Tokenizers:
+    if folder.is_file():
+        raise UserError(
+            f"tokenizer.reuse: {folder} is a file: give the folder of a run or of seq2seq vocab"
+        )
     run = RunFolder(folder)
     run.reject_escaping_links()
     tokenizers = load_tokenizers(run, config)

@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 import regex
+import sentencepiece
 
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import Kinds, TokenizerConfig
@@ -348,6 +349,19 @@ def test_reused_vocabulary_must_have_the_user_defined_symbols(tmp_path):
         assert fit_tokenizers(corpus, config).src.model == with_symbol.src.model
     with pytest.raises(UserError, match=r"lacks '<2en>', which is a tag of data\.train or"):
         fit_tokenizers(corpus, TokenizerConfig(**options, user_defined_symbols=("<2en>",)))
+
+
+def test_a_sentencepiece_model_of_ones_own_is_reused_from_a_folder(tmp_path):
+    (text := tmp_path / "text").write_text("das ist ein Haus\n" * 5)
+    model, sizes = tmp_path / "tokenizer.model", {"vocab_size": 30, "hard_vocab_limit": False}
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
+    train = sentencepiece.SentencePieceTrainer.train
+    train(input=text, model_prefix=model.with_suffix(""), minloglevel=2, **sizes, **ids)
+    corpus = ParallelText.of(src=text, tgt=text)
+    reused = fit_tokenizers(corpus, TokenizerConfig(reuse=tmp_path, vocab_size=600))
+    assert reused.src.model == model.read_bytes()
+    with pytest.raises(UserError, match=r"tokenizer\.model is a file: give the folder of a run"):
+        fit_tokenizers(corpus, TokenizerConfig(reuse=model, vocab_size=600))
 
 
 @pytest.mark.parametrize(
