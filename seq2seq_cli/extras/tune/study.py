@@ -155,11 +155,11 @@ class StopTrial:
 
     folder: Path
     number: int
-    deadline: float  # in seconds since the epoch
+    deadline: float  # by time.monotonic(), which all processes of a machine share
     validated_step: int = 0
 
     def __call__(self, state: TrainingState) -> bool:
-        if time.time() >= self.deadline:
+        if time.monotonic() >= self.deadline:
             return True
         if state.validated_step == self.validated_step:
             return False

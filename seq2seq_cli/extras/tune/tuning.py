@@ -112,7 +112,7 @@ def train_trial(study: Study, trial: Trial, seconds: float) -> None:
     with run.locked(_PATIENCE):  # no process of a killed command trains there any more
         study.save()
     logger.info("trial %s: %s", f"{trial.number:,}", "  ".join(trial.overrides))
-    stop = StopTrial(study.folder, trial.number, time.time() + seconds)
+    stop = StopTrial(study.folder, trial.number, time.monotonic() + seconds)
     work = functools.partial(train, study.config_of(trial), run.path, hooks=Hooks(on_step=stop))
     started = time.monotonic()
     try:

@@ -6,7 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.tune.results import evidence
 from seq2seq_cli.extras.tune.space import DEFAULTS, Option, own_values, search_space
-from seq2seq_cli.extras.tune.study import Study, Trial
+from seq2seq_cli.extras.tune.study import StopTrial, Study, Trial
 
 pytest.importorskip("optuna")
 from seq2seq_cli.extras.tune.proposals import propose
@@ -165,6 +167,12 @@ def test_trials_are_compared_after_the_same_share_of_their_updates(searched, tmp
     assert not study.should_prune(running, planned=30)  # of smaller batches
     log(running, {6: float("nan")})
     assert study.should_prune(running, planned=15)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(60, False), (-1, True)])
+def test_time_is_up_by_a_clock_that_nobody_sets(seconds, expected, tmp_path):
+    stop = StopTrial(tmp_path, 1, time.monotonic() + seconds)
+    assert stop(SimpleNamespace(validated_step=0)) == expected
 
 
 def test_the_config_itself_may_have_no_score(config, searched, seq2seq, tmp_path):
