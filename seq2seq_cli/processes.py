@@ -1,5 +1,6 @@
 """Starting processes, and what signals and the end of the first process mean to them."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -24,6 +25,7 @@ Result = TypeVar("Result")
 
 _ITEMS_AHEAD = 2  # for each process
 _MOST_BYTES = 75  # of a temporary folder: a socket in it has 32 more, and 107 at most
+_UNUSABLE = {errno.ENOENT, errno.EROFS, errno.EACCES, errno.ENOSPC}  # /dev/shm
 _BLOCKS_SIGNALS = hasattr(signal, "pthread_sigmask")  # Windows does not
 
 
@@ -77,7 +79,7 @@ def call_in_new_process(work: Callable[[], Result], *imports: str) -> Result:
     context = process_context(*imports) if imports else multiprocessing.get_context("spawn")
     with _environment():
         _start_resource_tracker()
-        pool = ProcessPoolExecutor(1, context)
+        pool = _pool(1, context)
         with held_signals(signal.SIGINT, signal.SIGTERM):
             future = pool.submit(_call, work)
     with pool, _death_reported():
@@ -94,10 +96,22 @@ def call_in_process(context: BaseContext, work: Callable[[], Result]) -> Result:
 
     Raises what it raised, or ProcessDiedError.
     """
-    with ProcessPoolExecutor(1, context) as pool, _death_reported():
+    with _pool(1, context) as pool, _death_reported():
         with held_signals(signal.SIGINT, signal.SIGTERM):
             future = pool.submit(work)
         return future.result()
+
+
+def _pool(num_processes: int, context: BaseContext, *on_start: Any) -> ProcessPoolExecutor:
+    try:
+        return ProcessPoolExecutor(num_processes, context, *on_start)
+    except OSError as error:
+        if error.errno not in _UNUSABLE:
+            raise
+        raise UserError(
+            f"processes need semaphores in /dev/shm ({error.strerror}): make this folder writable, "
+            "or use one process, where the command has --processes 1"
+        ) from None
 
 
 def _call(work: Callable[[], Result]) -> Result:
@@ -117,7 +131,7 @@ def ordered_pool(
     function raises ProcessDiedError.
     """
     context = process_context(make.__module__)
-    pool = ProcessPoolExecutor(num_processes, context, _start_worker, (make, arguments))
+    pool = _pool(num_processes, context, _start_worker, (make, arguments))
 
     def results_of(items: Iterable[Item | None]) -> Iterator[Result]:
         ahead: deque[Future[Result]] = deque()

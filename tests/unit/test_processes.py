@@ -1,6 +1,7 @@
 """New processes: what they import, and that they end."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,6 +62,36 @@ def test_new_processes_get_the_variables_that_this_one_does_not_have(tmp_path):
     environment = os.environ | {"OURS": "ours"}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("ours theirs None\n", "")
+
+
+UNUSABLE = """
+from functools import partial
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.processes import (
+    call_in_new_process, call_in_process, ordered_pool, process_context
+)
+
+if __name__ == "__main__":
+    for start in (
+        partial(call_in_new_process, print),
+        lambda: call_in_process(process_context("json"), print),
+        ordered_pool(2, partial).__enter__,
+    ):
+        try:
+            start()
+        except UserError as error:
+            print(error)
+"""
+READ_ONLY = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o ro tmpfs /dev/shm; exec "$@"', "sh")
+
+
+def test_processes_without_semaphores_are_an_error_of_the_user(tmp_path):
+    if not shutil.which("unshare") or subprocess.run([*READ_ONLY, "true"], check=False).returncode:
+        pytest.skip("this machine does not let a test mount a file system")
+    (script := tmp_path / "script.py").write_text(UNUSABLE)
+    done = subprocess.run([*READ_ONLY, sys.executable, script], capture_output=True, text=True)
+    assert done.stdout.count("/dev/shm (Read-only file system)") == 3, done.stderr
+    assert done.stdout.count("--processes 1\n") == 3
 
 
 def test_process_that_dies_is_an_error():
