@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import os
 import shlex
 import urllib.parse
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ RUNTIME = "seq2seq-runtime"  # the distribution for machines that only translate
 
 # Temporary errors: of a network file system, a disk, or memory and files in use by others.
 _TEMPORARY = {"EIO", "ESTALE", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ETIMEDOUT"}
+_NO_THREADS = {"can't start new thread", os.strerror(errno.EAGAIN)}  # of Python, and of PyTorch
 
 
 class UserError(Exception):
@@ -75,7 +77,7 @@ def installed_as() -> str:
 
 @contextlib.contextmanager
 def shortages_reported() -> Iterator[None]:
-    """Raise UserError where memory is full, or code needs a package that is not installed."""
+    """Raise UserError where memory or threads run out, or for a package that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -88,6 +90,13 @@ def shortages_reported() -> Iterator[None]:
     except MemoryError:
         raise UserError(
             "there is not enough memory: use smaller batches, a smaller beam, or fewer processes"
+        ) from None
+    except RuntimeError as error:
+        if str(error) not in _NO_THREADS:
+            raise
+        raise UserError(
+            "the system cannot start another thread: raise the limit of processes (ulimit -u, or "
+            "the pids limit of a container) or of memory (ulimit -v)"
         ) from None
 
 

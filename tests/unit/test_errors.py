@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from commands import ROOT
@@ -19,6 +20,18 @@ from seq2seq_cli.plugins import EXTRAS, load
 def test_full_memory_is_an_error_of_the_user():
     with pytest.raises(UserError, match="there is not enough memory"), shortages_reported():
         raise MemoryError
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a stack earlier")
+def test_a_limit_of_threads_is_an_error_of_the_user():
+    before = threading.stack_size(1 << 46)  # more than there are addresses
+    try:
+        with pytest.raises(UserError, match=r"cannot start another thread"), shortages_reported():
+            threading.Thread(target=print).start()
+    finally:
+        threading.stack_size(before)
+    with pytest.raises(RuntimeError, match="a bug"), shortages_reported():
+        raise RuntimeError("a bug")
 
 
 def test_every_error_message_is_documented():

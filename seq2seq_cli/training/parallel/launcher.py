@@ -30,7 +30,7 @@ from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
 from seq2seq_cli.decoding.engines.native_model import parameter_shapes
-from seq2seq_cli.errors import Interrupted, UserError, of_system
+from seq2seq_cli.errors import Interrupted, UserError, of_system, shortages_reported
 from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.model.device import choose_device
@@ -314,8 +314,9 @@ def _in_worker(
     status = 0
     reason: object
     try:
-        _start_in_process(folder, num_threads, logs)
-        result = work()
+        with shortages_reported():
+            _start_in_process(folder, num_threads, logs)
+            result = work()
         if rank == 0:
             sender.send(result)
         return
