@@ -277,6 +277,11 @@ class ParallelText(NamedTuple):
         return list(dict.fromkeys(corpus.tag for corpus in self.corpora if corpus.tag))
 
     @property
+    def is_tagged(self) -> bool:
+        """True if every pair has a tag."""
+        return bool(self.corpora) and all(corpus.tag for corpus in self.corpora)
+
+    @property
     def options(self) -> list[str]:
         """The options that change which pairs are read from the files."""
         return [option for corpus in self.corpora for option in corpus.options] + self._turned

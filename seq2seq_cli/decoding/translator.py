@@ -332,7 +332,18 @@ class Translator:
             lines_with_unknown_features=sum(map(bool, odd)),
             unknown_features=distinct(itertools.chain(*odd)),
             lines_without_features=sum(not self.has_features(line) for line in featured),
+            lines_without_tag=sum(self._lacks_tag(line) for line, _ in lines),
         )
+
+    def _lacks_tag(self, line: TranslationInput) -> bool:
+        """Return True if a line has no tag, but all training sources have one."""
+        if not self._is_tagged or line.tag or self.config.decoding.tag:
+            return False
+        return not self.tokenizers.src.begins_with_tag(line.text)
+
+    @functools.cached_property
+    def _is_tagged(self) -> bool:
+        return self.config.train_text.is_tagged
 
     @functools.cached_property
     def _unseen_words(self) -> UnseenWords | None:

@@ -142,6 +142,9 @@ class Tokenizer(ABC):
         """Return the tag that a line begins with and the rest, for kinds that read tags in text."""
         return None, text
 
+    def begins_with_tag(self, text: str) -> bool:
+        return text.lstrip().startswith(tuple(self._symbols))
+
     def to_inner_ids(self, text: str) -> list[int]:
         """Return the ids of text that no space precedes, as in the middle of a word."""
         return self.to_ids(text)

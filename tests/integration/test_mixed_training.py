@@ -114,6 +114,36 @@ def test_tag_reaches_the_model_wherever_it_is_given(back_translated, folder, seq
     assert "the vocabulary lacks the tag <2en>" in message
 
 
+def test_sources_without_a_tag_are_named_if_all_training_sources_have_one(
+    back_translated, folder, seq2seq, tmp_path
+):
+    run_dir = tmp_path / "run"
+    config, tags = folder / "mine.yaml", ("data.train.tag=<2en>", "data.valid.tag=<2en>")
+    plain, tagged = ("--set", tags[0]), ("--set", tags[0], "--set", tags[1])
+    in_summary = "WARNING: pairs without a tag, which all training pairs have"
+    log = run(seq2seq, "train", config, "--run-dir", run_dir, *plain)
+    assert in_summary in log
+    page = run(seq2seq, "check", config, *plain)
+    assert in_summary in page
+    assert "valid: 20 lines (100.00%) without a tag, which all training pairs have" in page
+    for right in (tagged, (*plain, "--set", "decoding.tag=<2en>")):
+        assert "without a tag" not in run(seq2seq, "check", config, *right)
+    message = "{} no tag, which all training sources have: give --tag, or set decoding.tag"
+    text = ("--src", folder / "valid.src", "--ref", folder / "valid.tgt")
+    assert message.format("20 lines have") in seq2seq("eval", run_dir, *text).ok().stderr
+    assert message.format("1 line has") in seq2seq("translate", run_dir, "1 2", "").ok().stderr
+    given = ("--input-format", "jsonl", '{"src": "1 2", "tag": "<2en>"}')
+    for command in (
+        ("translate", run_dir, "1 2", "--tag", "<2en>"),
+        ("translate", run_dir, "1 2", "--set", "decoding.tag=<2en>"),
+        ("translate", run_dir, "<2en> 1 2"),
+        ("translate", run_dir, *given),
+        ("eval", run_dir, *text, "--tag", "<2en>"),
+        ("translate", folder / "mixed", "1 2"),
+    ):
+        assert "no tag" not in seq2seq(*command).ok().stderr
+
+
 def test_every_sentence_of_a_line_is_tagged(back_translated, folder):
     translator = Translator.load(folder / "mixed", overrides=["decoding.tag=<bt>"])
     (tag,) = translator.tokenizers.src.tag_ids("<bt>")

@@ -116,7 +116,9 @@ def audit_text(
 
     The text has pairs. Raises UserError if it cannot be read.
     """
-    findings = {name: Finding() for name in ("unreadable", "empty", "too_long", *SHARED_RULES)}
+    names = ("unreadable", "empty", "too_long", "untagged", *SHARED_RULES)
+    findings = {name: Finding() for name in names}
+    is_tagged = all(corpus.tag for corpus in data.train)
     src, tgt, hashes = _SideCounter(), _SideCounter(), LineHashes()
     rejected = plugins.load("clean", "rules").RejectionCounter()
     ratios: list[npt.NDArray[np.float32]] = []
@@ -142,6 +144,8 @@ def audit_text(
             tgt.add(line, pair.tgt, tgt_ids)
             if max(len(src_ids), len(tgt_ids)) > data.max_length:
                 findings["too_long"].add(line, pair.src, pair.tgt)
+            if is_tagged and not (pair.tag or tokenizers.src.begins_with_tag(pair.src)):
+                findings["untagged"].add(line, pair.src)
         ratios.append(
             np.array([(len(tgt) + 1) / (len(src) + 1) for src, tgt in all_ids], np.float32)
         )

@@ -25,6 +25,7 @@ _PAIR_DEFECTS = {
     "unreadable": "that cannot be read",
     "empty": "with an empty side",
     "too_long": "over data.max_length, {max_length:,} tokens",
+    "untagged": "without a tag, which all training pairs have",
 }
 _SIDE_DEFECTS = {
     "wrong_script": "without a letter of {scripts}",

@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ class Issues:
     lines_without_features: int = 0  # for a model that knows some
     lines_with_unknown_features: int = 0  # that the training text lacks
     unknown_features: tuple[str, ...] = ()  # some of those features
+    lines_without_tag: int = 0  # for a model that was trained with tags only
 
     def __add__(self, other: "Issues") -> "Issues":
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -41,11 +42,16 @@ class Issues:
 
     def report(self) -> None:
         """Log a warning for each kind that occurred."""
+        for count, one, many, rest in self._messages():
+            if count:
+                logger.warning(f"{count:,} {one if count == 1 else many} {rest}")
+
+    def _messages(self) -> Iterator[tuple[int, str, str, str]]:
         is_unusual = self.unfamiliar > _USUAL_SHARE * self.all_lines
         of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
         words = ", ".join(word for word in self.unseen_words if word.strip() != UNKNOWN_TEXT)
         longer = "longer than training lines in sentences or tokens"
-        for count, one, many, rest in (
+        yield from (
             (
                 self.lines,
                 f"line is {longer}; it was split",
@@ -93,9 +99,13 @@ class Issues:
                 "no features, which the model was trained with: translate takes them after a tab, "
                 "eval and score with --features",
             ),
-        ):
-            if count:
-                logger.warning(f"{count:,} {one if count == 1 else many} {rest}")
+            (
+                self.lines_without_tag,
+                "line has",
+                "lines have",
+                "no tag, which all training sources have: give --tag, or set decoding.tag",
+            ),
+        )
 
 
 def distinct(names: Iterable[str]) -> tuple[str, ...]:

@@ -98,8 +98,7 @@ class Argos(CTranslate2):
             raise UserError(
                 "--format argos: nothing names the languages: give them as --langs de-en"
             )
-        tags = [corpus.tag for corpus in config.data.train]
-        if tags and all(tags) and config.decoding.tag is None:
+        if config.train_text.is_tagged and config.decoding.tag is None:
             known = ", ".join(config.train_text.tags)
             raise UserError(
                 "--format argos: all sources have a tag, which Argos Translate cannot give: choose "

@@ -34,7 +34,7 @@ def summarize(run: Run) -> str:
     rows += [("corpus", text) for text in _corpora(config, data)]
     for name, held_out in (("validation text", data.valid), ("general text", data.general)):
         if held_out is not None:
-            rows.append((name, _held_out_text(held_out)))
+            rows.append((name, _held_out_text(held_out) + _untagged(config, data, held_out)))
     if data.valid is not None:
         rows.append(("validation", _validation(config)))
     rows += [
@@ -172,6 +172,13 @@ def _held_out_text(held_out: HeldOut) -> str:
         lines = "line also occurs" if counts.overlap == 1 else "lines also occur"
         text += f"; WARNING: {counts.overlap:,} source {lines} in the training text"
     return text
+
+
+def _untagged(config: Config, data: TrainingData, held_out: HeldOut) -> str:
+    has_tag = data.tokenizers.src.begins_with_tag
+    if not config.train_text.is_tagged or all(p.tag or has_tag(p.src) for p in held_out.pairs):
+        return ""
+    return "; WARNING: pairs without a tag, which all training pairs have"
 
 
 def _vocabulary(config: Config, data: TrainingData) -> str:
