@@ -98,6 +98,8 @@ def start_run(
         raise UserError(
             "preset: fine_tuning needs a run to start from: train --from RUN, or --set preset=auto"
         )
+    elif frozen := config.training.freeze:
+        logger.warning(f"training.freeze without --from keeps random weights: {', '.join(frozen)}")
     hashes = text_hashes(config)
     run = set_up_run(config, parallel, hooks)
     _check_unchanged(run, hashes)

@@ -476,6 +476,11 @@ def test_fine_tuning_starts_from_the_best_weights(config, whole, seq2seq, tmp_pa
     )
     assert "source vocabulary: the embeddings of 14 of 15 tokens are copied from" in result.stderr
     assert "1 new tokens are initialized randomly" in result.stderr
+    assert "; projection tied; frozen: encoder)" in result.stderr
+    assert "without --from" not in result.stderr
+    alone = seq2seq("check", config).ok()
+    assert "; projection tied; frozen: encoder)" in alone.stdout
+    assert "training.freeze without --from keeps random weights: encoder" in alone.stderr
     theirs = load_file(whole / "model.safetensors")
     first = load_file(RunFolder(run).checkpoint(0) / "weights.safetensors")
     last = load_file(last_checkpoint(run) / "weights.safetensors")

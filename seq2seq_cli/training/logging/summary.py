@@ -25,6 +25,8 @@ def summarize(run: Run) -> str:
     counts = count_parameters(run.model)
     parts = ", ".join(f"{part} {count:,}" for part, count in counts.items() if count)
     tied = "" if counts["projection"] else "; projection tied"
+    frozen = ", ".join(config.training.freeze)
+    tied += f"; frozen: {frozen}" if frozen else ""
     src, tgt = (
         f"{side.tokens:,} (mean {side.tokens / len(data.train):.1f}, longest {side.longest:,})"
         for side in (data.train.facts.src, data.train.facts.tgt)
