@@ -209,7 +209,10 @@ def _validation(config: Config) -> str:
 
 def _training(run: Run) -> str:
     training, batches, plan = run.config.training, run.data.batches, run.state.plan
-    passes, padding = plan.total / run.updates_per_epoch, batches.first_buffer().padding()
+    left = batches.num_left(run.state.epoch, run.state.earlier_parts) - run.state.position
+    later = plan.total - run.state.step - -(-left // training.gradient_accumulation)
+    passes = run.state.epoch + later / run.updates_per_epoch  # also of another size of batches
+    padding = batches.first_buffer().padding()
     hours = f" or as many as fit into {plan.hours:g} hours" if plan.hours else ""
     averages = f"; EMA {training.ema_decay:g}" if training.ema_decay is not None else ""
     if training.average_checkpoints is not None:
