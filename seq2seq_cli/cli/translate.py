@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_OF_SAMPLING = tuple(f"decoding.{name}=" for name in ("temperature", "top_k", "top_p", "seed"))
 SEARCH, CONTROL, OUTPUT = "Search", "Control", "Input and output"
 
 EXAMPLES = (
@@ -176,7 +177,7 @@ def make_job(
     more = options.decoding_overrides(
         banned_words=ban, tag=tag, sampling=sampling, replace_unk=replace_unk
     )
-    return Job(
+    job = Job(
         run_dirs=run_dirs,
         device=device or "auto",
         overrides=(*search, *more, *(overrides or ())),
@@ -189,6 +190,20 @@ def make_job(
         prefix=prefix,
         required=tuple(require or ()),
     )
+    _warn_without_sampling(job, overrides or ())
+    return job
+
+
+def _warn_without_sampling(job: "Job", given: Iterable[str]) -> None:
+    from seq2seq_cli.config.loader import load_config
+
+    names = [one.partition("=")[0] for one in given if one.startswith(_OF_SAMPLING)]
+    if not names:
+        return
+    run = job.members[0]
+    run.weights(job.which)  # reports that this is no run
+    if not load_config(run.config, job.overrides).decoding.sampling:
+        logger.warning(f"no effect without --sampling: {', '.join(names)}")
 
 
 with_job_options = options.options_of(make_job, "job")
@@ -210,7 +225,7 @@ def translate(
 
     Without sentences or --input, it reads standard input: piped lines are translated as they
     arrive, and a terminal shows a prompt. Section decoding of configs/reference.yaml has further
-    search options, for example --set decoding.temperature=0.7.
+    search options, for example --sampling --set decoding.temperature=0.7.
     """
     _check_files(sentences, input_file, output_file, shard)
     if input_file is not None:

@@ -226,6 +226,16 @@ def test_sampling_is_reproducible_with_its_seed(trained, seq2seq):
     assert len(draw(1).splitlines()) == 8
 
 
+def test_options_of_sampling_without_it_are_pointed_out(trained, seq2seq):
+    given = ("translate", trained, "1", *("--set", "decoding.temperature=0.7"))
+    message = "no effect without --sampling: decoding.temperature, decoding.seed"
+    assert message in seq2seq(*given, "--set", "decoding.seed=2").ok().stderr
+    for sampling in (("--sampling",), ("--set", "decoding.sampling=true")):
+        assert "no effect" not in seq2seq(*given, *sampling).ok().stderr
+    message = seq2seq("translate", trained.parent, *given[2:]).error()
+    assert "is not a run folder" in message
+
+
 def test_ensemble_of_identical_models_matches_the_single_model(trained, seq2seq, tmp_path):
     one = seq2seq("translate", trained, "-b", 3, "--format", "tsv", "1 2").stdout
     two = seq2seq("translate", trained, "-b", 3, "--ensemble", trained, "--format", "tsv", "1 2")
