@@ -23,6 +23,10 @@ _CORE = [  # in the order in which they are typically used
     *("join", "eval", "compare", "score", "diff"),
 ]
 _COMMANDS = [*_CORE, *sorted(plugins.COMMANDS)]
+_SEVERAL_REFERENCES = (
+    "; eval and compare take several references as further lines with the same source and "
+    "--set validation.merge_references=true"
+)
 
 
 class _Program(TyperGroup):
@@ -59,7 +63,8 @@ class _Program(TyperGroup):
         for option in command.params if command and not ctx.resilient_parsing else ():
             is_text = option.name in ("src", "ref", "pairs") and not option.multiple
             if is_text and given.count(f"--{option.name}") > 1:
-                raise UserError(f"--{option.name} is given twice, but one text is read")
+                several = _SEVERAL_REFERENCES if option.name == "ref" else ""
+                raise UserError(f"--{option.name} is given twice, but one text is read{several}")
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
