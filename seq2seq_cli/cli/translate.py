@@ -245,7 +245,7 @@ def translate(
         options.check_empty(output_file)
     with ExitStack() as stack:
         lines: Iterable[str] = sentences or lines_to_translate(input_file)
-        place, path = WHOLE_FILE, output_file
+        place, path, models = WHOLE_FILE, output_file, None
         if shard is not None:
             assert input_file is not None and output_file is not None, "they were checked"
             task = ShardTask(job, Shard.parse(shard), input_file, output_file)
@@ -253,10 +253,12 @@ def translate(
                 typer.echo(f"{path} has the translations of shard {task.shard} already", err=True)
                 raise typer.Exit
             place, lines, path = stack.enter_context(task.opened())
+            models = task.models
         is_watched = sys.stderr.isatty() and not sentences
         bar = stack.enter_context(tqdm(unit=" lines", file=sys.stderr, disable=not is_watched))
         write = stack.enter_context(line_writer(path, is_locked=shard is not None))
-        for outputs in translate_stream(job, lines, input_file, processes, place):
+        stream = translate_stream(job, lines, input_file, processes, place, expected=models)
+        for outputs in stream:
             for line in outputs:
                 write(line)
             bar.update()

@@ -14,7 +14,9 @@ import zstandard
 from commands import Command
 from number_task import number_pairs
 
-from seq2seq_cli.decoding.lines.shards import Shard, lines_of_shard
+from seq2seq_cli.decoding.lines.shards import Shard, described, lines_of_shard
+from seq2seq_cli.decoding.lines.stream import Job, translate_stream
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.io import raw_lines
 
 LINES = [src for src, _ in number_pairs(40, seed=8)]
@@ -170,6 +172,18 @@ def test_two_processes_do_not_write_the_same_shard(trained, seq2seq, source, tmp
         shard = ("-i", source, "-o", tmp_path / "part", "--shard", "1/2")
         refused = seq2seq("translate", trained, *shard)
     assert "another process is writing" in refused.error()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_one_stream_has_one_model(trained, source, processes):
+    """A training may replace it after a shard was described, or before a process has loaded it."""
+    job = Job((trained,), "cpu")
+    models = described(job)
+    given = (job, LINES, source, processes)
+    lines = list(translate_stream(*given, expected=models))
+    assert lines == list(translate_stream(*given))
+    with pytest.raises(UserError, match="a model was replaced"):
+        list(translate_stream(*given, expected=models | {"runs": ["of another model"]}))
 
 
 def test_what_does_not_fit_together_is_not_joined(trained, seq2seq, source, tmp_path):

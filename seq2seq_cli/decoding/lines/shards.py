@@ -142,7 +142,7 @@ class ShardTask:
         part = self.output.with_name(self.output.name + ".part")
         _check_output(part, [self.source])
         place, lines = lines_of_shard(self.source, self.shard, self._text.num_bytes)
-        _ = self._described_job  # cached now, before the models may change
+        _ = self.models  # cached now: loading finds out whether they have changed
         with part.open("ab") as file:
             try:
                 if not lock(file.fileno()):
@@ -163,12 +163,13 @@ class ShardTask:
         return SourceText.of(self.source)
 
     @functools.cached_property
-    def _described_job(self) -> dict[str, Any]:
+    def models(self) -> dict[str, Any]:
+        """The models and options, as `described` gives them."""
         return described(self.job)
 
     def _record(self, output: Path) -> Record:
         translations = hash_of_files([output])
-        return Record(_FORMAT, self.shard, self._text, self._described_job, translations)
+        return Record(_FORMAT, self.shard, self._text, self.models, translations)
 
 
 def _check_output(path: Path, sources: Sequence[Path]) -> None:

@@ -5,18 +5,19 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.merging import Outputs
+from seq2seq_cli.decoding.lines.shards import described
 from seq2seq_cli.decoding.output_formats import WRITERS, OutputFormat
 from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import ReplacedFileError, UserError
 from seq2seq_cli.machine import (
     available_memory,
     may_have_gpu,
@@ -69,12 +70,16 @@ class Job:
         num_bytes = sum(path.stat().st_size for path in paths if path.exists())
         return _BYTES_OF_A_PROCESS + _TIMES_ITS_WEIGHTS * num_bytes
 
-    def load(self) -> Translator:
+    def load(self, expected: Mapping[str, Any] | None = None) -> Translator:
+        """Load the models. Raises ReplacedFileError if they are not the `expected` ones, which
+        `described` gave before."""
         retain_freed_pages()
         load = functools.partial(
             Translator.load, device=self.device, overrides=self.overrides, which=self.which
         )
         loaded = [load(run) for run in self.run_dirs]
+        if expected is not None and described(self) != expected:
+            raise ReplacedFileError("a model was replaced while the command began: run it again")
         return loaded[0] if len(loaded) == 1 else Translator.ensemble(loaded)
 
     def parse(self, number: int, line: str) -> TranslationInput:
@@ -94,12 +99,14 @@ def translate_stream(
     processes: int | None,
     place: Place = WHOLE_FILE,
     report: Callable[[Issues], None] = Issues.report,
+    expected: Mapping[str, Any] | None = None,
 ) -> Iterator[Line]:
     """Return what is printed for each line, as soon as the lines of its chunk are translated.
 
     `lines` are a sequence, or arrive from `file`, or a `place` in it, or from standard input if it
     is None. `processes` None: `automatic_processes` for large files on a CPU, else one. A line that
     cannot be read raises UserError after all lines before it. `report` gets all issues at the end.
+    `expected`: see `Job.load`; several processes have the models that are there now.
     """
     if processes is None:
         num_bytes = file.stat().st_size if file is not None and file.is_file() else 0
@@ -112,8 +119,9 @@ def translate_stream(
     else:
         chunks = _live_chunks(job, lines, place.first_number, polls=processes > 1)
     if processes > 1:
-        return _translate_in_processes(job, chunks, processes, report)
-    return translate_chunks(job, job.load(), chunks, report)
+        expected = expected or described(job)
+        return _translate_in_processes(job, expected, chunks, processes, report)
+    return translate_chunks(job, job.load(expected), chunks, report)
 
 
 def _has_gpu() -> bool:
@@ -152,7 +160,11 @@ def automatic_processes(job: Job, cores: int, available: int) -> int:
 
 
 def _translate_in_processes(
-    job: Job, chunks: Iterator[Chunk], processes: int, report: Callable[[Issues], None]
+    job: Job,
+    expected: Mapping[str, Any],
+    chunks: Iterator[Chunk],
+    processes: int,
+    report: Callable[[Issues], None],
 ) -> Iterator[Line]:
     all_issues = Issues()
     unreadable: list[UserError] = []
@@ -164,7 +176,8 @@ def _translate_in_processes(
         except UserError as error:  # raised after the lines before it
             unreadable.append(error)
 
-    with ending_at_sigterm(), ordered_pool(processes, _translation, job, processes) as translate:
+    pool = ordered_pool(processes, _translation, job, expected, processes)
+    with ending_at_sigterm(), pool as translate:
         try:
             for lines, issues in translate(readable()):
                 all_issues += issues
@@ -179,21 +192,24 @@ def _translate_in_processes(
         raise error
 
 
-def _translation(job: Job, processes: int) -> Callable[[Chunk], Translated]:
+def _translation(
+    job: Job, expected: Mapping[str, Any], processes: int
+) -> Callable[[Chunk], Translated]:
     """Load the model in one of the processes, which share the cores."""
     set_num_threads(max(1, num_cores() // processes))
-    worker = Worker(job)
+    worker = Worker(job, expected)
     return lambda chunk: worker.translate([chunk])
 
 
 class Worker:
     """Translates chunks of a job in another process; an error in loading is raised there."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, expected: Mapping[str, Any] | None = None) -> None:
+        """`expected`: see `Job.load`."""
         self._job = job
         self._translator: Translator | UserError | OSError
         try:
-            self._translator = job.load()
+            self._translator = job.load(expected)
         except (UserError, OSError) as error:
             self._translator = error
 

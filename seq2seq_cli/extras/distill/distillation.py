@@ -18,7 +18,7 @@ from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.lines.stream import Job, translate_stream
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
-from seq2seq_cli.extras.distill.filters import Filters, filter_pairs, hash_of_pair
+from seq2seq_cli.extras.distill.filters import Filters, Seen, filter_pairs, hash_of_pair
 from seq2seq_cli.extras.distill.source import LONGEST, clean_source
 from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs
 from seq2seq_cli.extras.distill.student import Shape, write_config
@@ -26,7 +26,7 @@ from seq2seq_cli.extras.distill.student_report import as_counts, make_report
 from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.corpus import hash_of_files, readable_pairs
+from seq2seq_cli.text.corpus import Pair, hash_of_files, readable_pairs
 from seq2seq_cli.text.io import line_writer
 from seq2seq_cli.text.leakage import source_hash
 from seq2seq_cli.tokenizers.tokenizer import load_tokenizers
@@ -47,6 +47,7 @@ class Task:
     output: Path
     filters: Filters
     known: ParallelText | None = None  # pairs that are not made again
+    is_backward: bool = False  # the student reads what the teacher writes
     real: ParallelText | None = None  # pairs to mix in
     valid: ParallelText | None = None
     shape: Shape | None = None
@@ -149,10 +150,11 @@ def finished_pairs(task: Task, valid: ParallelText, teacher: Config, student: Ru
 
     Raises UserError if they are not what the run `student` has begun to learn from.
     """
-    pairs = Stage(pairs_record(task), pairs_inputs(task, valid))
+    inputs = pairs_inputs(task, valid)
+    pairs, models = Stage(pairs_record(task), inputs), inputs["teacher"]["runs"]
     pairs.ensure_kept(student)
     task.folder.mkdir(exist_ok=True)
-    return pairs.finish(lambda: make_pairs(task, valid, teacher))
+    return pairs.finish(lambda: make_pairs(task, valid, teacher, models))
 
 
 def pairs_inputs(task: Task, valid: ParallelText) -> Facts:
@@ -164,11 +166,14 @@ def pairs_inputs(task: Task, valid: ParallelText) -> Facts:
         "filters": asdict(task.filters),
         "held_out": text_inputs(valid),
         **({} if task.known is None else {"known": text_inputs(task.known)}),
+        **({"is_backward": True} if task.is_backward else {}),
     }
 
 
-def make_pairs(task: Task, valid: ParallelText, teacher: Config) -> tuple[Sequence[Path], Facts]:
-    """Clean the source, translate it, and write the pairs to learn from."""
+def make_pairs(
+    task: Task, valid: ParallelText, teacher: Config, models: Sequence[str]
+) -> tuple[Sequence[Path], Facts]:
+    """Clean the source, translate it by these models, and write the pairs to learn from."""
     tokenizers = load_tokenizers(task.teacher.members[0], teacher.tokenizer)
     has_features, folder = bool(tokenizers.src.features), task.folder
     source = folder / "source.jsonl"
@@ -192,25 +197,32 @@ def make_pairs(task: Task, valid: ParallelText, teacher: Config) -> tuple[Sequen
         dropped = as_counts(cleaned["dropped"])
         raise UserError(f"{task.source} has no lines to translate (dropped: {dropped})")
     logger.info(f"translating {cleaned['kept']:,} of {cleaned['lines']:,} lines")
-    parts = translate_source(task, source, cleaned["kept"])
+    parts = translate_source(task, source, cleaned["kept"], models)
     known = [] if task.known is None else readable_pairs(task.known, "skip")
+    held_out = readable_pairs(valid, "skip") if task.is_backward else []
+    normalize = tokenizers.tgt.normalize  # as translations are
+    seen = Seen(
+        {hash_of_pair(pair.src, normalize(pair.tgt)) for _, pair in known},
+        {source_hash(Pair(normalize(pair.tgt), "")) for _, pair in held_out},
+    )
     files, kept = filter_pairs(
         source,
         parts,
         folder,
         tokenizers.tgt,
         task.filters,
-        {hash_of_pair(pair.src, tokenizers.tgt.normalize(pair.tgt)) for _, pair in known},
+        seen,
         has_features=has_features,
         tag=teacher.decoding.tag,
     )
     return files, {"source": cleaned, "translations": kept}
 
 
-def translate_source(task: Task, source: Path, num_lines: int) -> list[Path]:
+def translate_source(task: Task, source: Path, num_lines: int, models: Sequence[str]) -> list[Path]:
     """Translate the cleaned source in shards, each of which is finished once; return their files.
 
-    Other machines may translate some of them (`translate --shard`).
+    Other machines may translate some of them (`translate --shard`). Raises UserError if the
+    teacher has been replaced by other `models`, by their hashes in `described`.
     """
     job = replace(task.teacher, input_format="jsonl", output_format="nbest", log_probs=True)
     size = source.stat().st_size
@@ -220,6 +232,10 @@ def translate_source(task: Task, source: Path, num_lines: int) -> list[Path]:
     with tqdm(unit=" lines", total=num_lines, file=sys.stderr, disable=None) as bar:
         for number, path in enumerate(parts, 1):
             shard = ShardTask(job, Shard(number, count), source, path)
+            if shard.models["runs"] != models:
+                raise UserError(
+                    "the teacher was replaced while it translated: run the command again"
+                )
             if shard.is_done():
                 with path.open("rb") as file:
                     bar.update(sum(1 for _ in file))
@@ -230,7 +246,7 @@ def translate_source(task: Task, source: Path, num_lines: int) -> list[Path]:
             ):
                 processes = task.processes
                 for outputs in translate_stream(
-                    job, lines, source, processes, place, issues.append
+                    job, lines, source, processes, place, issues.append, shard.models
                 ):
                     for line in outputs:
                         write(line)

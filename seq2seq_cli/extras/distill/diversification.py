@@ -28,6 +28,7 @@ from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import hash_of_files, readable_pairs
+from seq2seq_cli.training.checkpoints.checkpoint import read_state
 from seq2seq_cli.training.ensemble import hooks_of_one, members_at_once
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.parallel.launcher import launch_each
@@ -60,7 +61,16 @@ def diversify(
         for name, teacher in teachers.items():
             job = Job((folder / name,), config.training.device, (*search,), input_format="jsonl")
             known = ParallelText((*corpora,), teacher.data.direction)
-            new, made[name] = translate_text(job, teacher, known, runs["mixed"], processes)
+            task = Task(
+                job,
+                (folder / name).with_suffix(".jsonl"),
+                folder / name,
+                _FILTERS,
+                known=known,
+                is_backward=name == "backward",
+                processes=processes,
+            )
+            new, made[name] = translate_text(task, teacher, runs["mixed"])
             corpora += new
         if len(corpora) == len(config.data.train):
             dropped = sum(
@@ -73,7 +83,7 @@ def diversify(
                 "as with --set training.max_steps=… and another --output"
             )
         begun = load_config(RunFolder(runs["forward"]).config)
-        mixed = on_more_text(begun, corpora, made)
+        mixed = on_more_text(begun, corpora, planned_updates(RunFolder(runs["forward"])))
         final = tuned(mixed, runs["mixed"])
         finish_training(folder / "mixed.json", mixed, runs["mixed"], None)
         finish_training(folder / "final.json", final, output, runs["mixed"])
@@ -137,36 +147,40 @@ def train_teachers(teachers: Mapping[str, Config], folder: Path, mixed: RunFolde
     stage.finish(make)
 
 
-def translate_text(
-    job: Job, teacher: Config, known: ParallelText, mixed: Path, processes: int | None
-) -> tuple[list[Corpus], Facts]:
+def translate_text(task: Task, teacher: Config, mixed: Path) -> tuple[list[Corpus], Facts]:
     """Translate the source side of a teacher's training text; return the new pairs, and facts.
 
-    Pairs of `known` are left out. Raises UserError if the run `mixed` has learned from others.
+    Raises UserError if the run `mixed` has learned from others.
     """
-    (run,) = job.run_dirs
-    source = run.with_suffix(".jsonl")
-    if not source.exists():
-        with written(source) as write:
+    if not task.source.exists():
+        with written(task.source) as write:
             for _, pair in readable_pairs(teacher.train_text, teacher.data.on_bad_line):
                 write({"src": pair.src})
-    task = Task(job, source, run, _FILTERS, known=known, processes=processes)
-    valid = teacher.valid_text
+    valid, run = teacher.valid_text, RunFolder(task.output)
     assert valid is not None, "it was checked"
-    facts = finished_pairs(task, valid, load_config(RunFolder(run).config), RunFolder(mixed))
+    facts = finished_pairs(task, valid, load_config(run.config), RunFolder(mixed))
     corpora = corpora_of(task.folder, facts["translations"])
     fields = ("src", "tgt") if teacher.data.direction == "forward" else ("tgt", "src")
     return [corpus.model_copy(update={"fields": fields}) for corpus in corpora], facts
 
 
-def on_more_text(begun: Config, corpora: Sequence[Corpus], made: Mapping[str, Facts]) -> Config:
-    """Return the config of the forward model for its text with the translations: more updates."""
-    training, lines = begun.training, made["forward"]["source"]["lines"]
-    added = sum(facts["translations"]["pairs"] for facts in made.values())
-    epochs = training.max_epochs and math.ceil(
-        _UPDATES * training.max_epochs * lines / (lines + added)
-    )
-    limits = {"max_epochs": epochs, "max_steps": _times(_UPDATES, training.max_steps)}
+def planned_updates(run: RunFolder) -> int:
+    """Return how many updates the limits of a finished run allow, but for the one of time."""
+    if run.last_checkpoint is None:
+        raise UserError(
+            f"{run.path} has no checkpoint, which says how long to train the next model"
+        )
+    return read_state(run.last_checkpoint).plan.most
+
+
+def on_more_text(begun: Config, corpora: Sequence[Corpus], updates: int) -> Config:
+    """Return the config of the forward model, of so many updates, for more text: more updates."""
+    hours = begun.training.max_hours
+    limits = {
+        "max_epochs": None,
+        "max_steps": math.ceil(_UPDATES * updates),
+        "max_hours": hours and _UPDATES * hours,
+    }
     return begun.updated(data={"train": tuple(corpora)}, training=limits)
 
 
@@ -175,19 +189,16 @@ def tuned(mixed: Config, source: Path) -> Config:
     half of the updates.
     """
     training, model = mixed.training, mixed.model
-    share = _TUNING["updates"] / _UPDATES
+    share, hours = _TUNING["updates"] / _UPDATES, mixed.training.max_hours
+    assert training.max_steps is not None, "it was set"
     update = {
-        "max_epochs": _times(share, training.max_epochs),
-        "max_steps": _times(share, training.max_steps),
-        "warmup_steps": _times(_TUNING["warmup_steps"], training.warmup_updates),
+        "max_steps": math.ceil(share * training.max_steps),
+        "max_hours": hours and share * hours,
+        "warmup_steps": math.ceil(_TUNING["warmup_steps"] * training.warmup_updates),
         "lr": training.lr * _TUNING["lr"],
     }
     dropout = {"dropout": model.dropout * _TUNING["dropout"]}
     return mixed.updated(training=update, model=dropout, tokenizer={"reuse": source})
-
-
-def _times(factor: float, limit: int | None) -> int | None:
-    return limit and math.ceil(factor * limit)
 
 
 def finish_training(record: Path, config: Config, run_dir: Path, source: Path | None) -> None:

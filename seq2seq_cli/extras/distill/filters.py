@@ -17,6 +17,7 @@ from seq2seq_cli.extras.clean import rules
 from seq2seq_cli.extras.distill.stages import Facts, written
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.io import raw_lines
+from seq2seq_cli.text.leakage import source_hash
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
 _SHORTEST_COPY = 4  # words; names and numbers are often their own translation
@@ -32,7 +33,7 @@ _RULES = {
     ),
     "length ratio": rules.is_ratio_outlier,
 }
-RULES = ("kept", *_RULES, "known pair", "worst scores")
+RULES = ("kept", *_RULES, "known pair", "in the validation text", "worst scores")
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,20 @@ def hash_of_pair(src: str, tgt: str) -> int:
     return hash((" ".join(src.split()), " ".join(tgt.split())))
 
 
+class Seen(NamedTuple):
+    """What may not be made again: `hash_of_pair`s, and `source_hash`es of translations."""
+
+    pairs: Set[int] = frozenset()
+    translations: Set[int] = frozenset()
+
+
+NOTHING = Seen()
+
+
 def judge(
-    lines: Iterator[Translated], tgt: Tokenizer, filters: Filters, known: Set[int] = frozenset()
+    lines: Iterator[Translated], tgt: Tokenizer, filters: Filters, seen: Seen = NOTHING
 ) -> npt.NDArray[np.int8]:
-    """Return the number of the rule in `RULES` for each line; `known`: hashes of pairs to drop.
+    """Return the number of the rule in `RULES` for each line.
 
     The score of a translation is its log-probability, divided by its number of tokens with EOS.
     """
@@ -84,9 +95,11 @@ def judge(
         ]
         profile = profile or rules.profile_of(pairs, characters)
         batch = rules.Batch(pairs, characters, limits, profile)
-        is_known = [hash_of_pair(pair.src, pair.tgt) in known for pair in pairs]
+        is_known = [hash_of_pair(pair.src, pair.tgt) in seen.pairs for pair in pairs]
+        is_held_out = [source_hash(Pair(pair.tgt, "")) in seen.translations for pair in pairs]
         found = rules.judge(batch, table)
         found[(found == 0) & np.array(is_known)] = RULES.index("known pair")
+        found[(found == 0) & np.array(is_held_out)] = RULES.index("in the validation text")
         verdicts.extend(found.tolist())
         ids = tgt.to_ids_batch([line.text for line in chunk])
         scores.extend(line.log_prob / (len(row) + 1) for line, row in zip(chunk, ids, strict=True))
@@ -103,7 +116,7 @@ def filter_pairs(
     folder: Path,
     tgt: Tokenizer,
     filters: Filters,
-    known: Set[int],
+    seen: Seen,
     *,
     has_features: bool,
     tag: str | None,
@@ -112,7 +125,7 @@ def filter_pairs(
 
     `tag` is the tag of sources that have none.
     """
-    rules_L = judge(read_translations(source, parts), tgt, filters, known)
+    rules_L = judge(read_translations(source, parts), tgt, filters, seen)
     dropped = Counter(RULES[rule] for rule in rules_L[rules_L != 0].tolist())
     names: dict[str | None, str] = {}
     writers: dict[str, Any] = {}

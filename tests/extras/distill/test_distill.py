@@ -30,6 +30,7 @@ from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.decoding.lines.shards import described
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.distill import student as student_module
@@ -118,7 +119,10 @@ def test_what_was_cut_is_reported_once_for_all_shards(trained, tmp_path, caplog)
             write({"src": f"{number} " * 300})
     task = Task(Job((trained,), "cpu"), source, tmp_path, Filters(3.0, 0.0), num_shards=3)
     task.folder.mkdir()
-    assert len(translate_source(task, source, 3)) == 3
+    models = described(task.teacher)["runs"]
+    assert len(translate_source(task, source, 3, models)) == 3
+    with pytest.raises(UserError, match="the teacher was replaced"):
+        translate_source(task, source, 3, ["another"])
     (message,) = (m for m in caplog.messages if "data.max_length" in m)
     assert message.startswith("3 sentences are longer")
 

@@ -17,7 +17,7 @@ from number_task import FAST, NAMES, numbers_config, write_config, write_pairs
 
 from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.extras.distill.diversification import turned_around
+from seq2seq_cli.extras.distill.diversification import on_more_text, tuned, turned_around
 
 ONE = ("--set", "training.processes=1", "--device", "cpu")
 
@@ -79,6 +79,9 @@ def test_both_directions_add_new_pairs(config, diversified, seq2seq, tmp_path):
     assert forward and backward
     assert not original & forward
     assert not normalized & backward
+    assert not {src for src, _ in backward} & {*held_out[0]}, "the final model reads them"
+    rejected = (folder / "backward/distilled/rejected.jsonl").read_text().splitlines()
+    assert "in the validation text" in {json.loads(line)["rule"] for line in rejected}
     assert not forward & backward
     assert {src for src, _ in forward} <= {*sources} - {*held_out[0]}
     assert {tgt for _, tgt in backward} <= {*targets} - {*held_out[1]}
@@ -111,6 +114,16 @@ def test_the_recipe_and_its_report(config, diversified, seq2seq):
     assert [*report["pairs"].values()] == pairs
     assert all(dropped["known pair"] > 0 for dropped in report["dropped"].values())
     assert all(minutes > 0 for minutes in report["minutes"].values())
+
+
+def test_the_length_of_later_stages_follows_the_updates_of_the_first(config, tmp_path):
+    """Not its epochs, which have more pairs later on, also those of a weighted corpus."""
+    given = load_config(config)
+    begun = given.updated(training={"max_epochs": 1, "max_steps": None, "max_hours": 2.0})
+    mixed = on_more_text(begun, given.data.train, 104)
+    final = tuned(mixed, tmp_path)
+    found = [(t.max_epochs, t.max_steps, t.max_hours) for t in (mixed.training, final.training)]
+    assert found == [(None, 156, 3.0), (None, 78, 1.5)]
 
 
 def test_interruptions_in_every_stage_change_nothing(config, seq2seq, diversified, tmp_path):
