@@ -257,8 +257,8 @@ def translate(
         is_watched = sys.stderr.isatty() and not sentences
         bar = stack.enter_context(tqdm(unit=" lines", file=sys.stderr, disable=not is_watched))
         write = stack.enter_context(line_writer(path, is_locked=shard is not None))
-        stream = translate_stream(job, lines, input_file, processes, place, expected=models)
-        for outputs in stream:
+        # No variable holds the generator: an exception closes it, and ends its processes.
+        for outputs in translate_stream(job, lines, input_file, processes, place, expected=models):
             for line in outputs:
                 write(line)
             bar.update()
