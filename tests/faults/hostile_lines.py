@@ -137,7 +137,7 @@ class LoadedJob(Job):
 
     translator: Translator
 
-    def load(self) -> Translator:
+    def load(self, expected: object = None) -> Translator:
         return self.translator
 
 
