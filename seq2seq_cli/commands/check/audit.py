@@ -118,7 +118,7 @@ def audit_text(
     """
     names = ("unreadable", "empty", "too_long", "untagged", *SHARED_RULES)
     findings = {name: Finding() for name in names}
-    is_tagged = all(corpus.tag for corpus in data.train)
+    is_tagged = ParallelText(data.train).is_tagged
     src, tgt, hashes = _SideCounter(), _SideCounter(), LineHashes()
     rejected = plugins.load("clean", "rules").RejectionCounter()
     ratios: list[npt.NDArray[np.float32]] = []

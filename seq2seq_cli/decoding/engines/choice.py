@@ -87,11 +87,11 @@ def agrees_with_model(decoder: Engine, model: Transformer) -> bool:
             return False
         if decoder.precision == "fp32":
             return True
-        shallow = copy.copy(model)
+        compared = copy.copy(model)
         if not is_edited():
             layers = {"encoder": model.encoder[:1], "decoder": model.decoder[:1]}
-            shallow._modules = model._modules | layers
-        return _has_same_logits(type(decoder)(shallow, "fp32"), shallow)
+            compared._modules = model._modules | layers
+        return _has_same_logits(type(decoder)(compared, "fp32"), compared)
     finally:
         model.train(was_training)
 

@@ -24,9 +24,9 @@ def summarize(run: Run) -> str:
     limit = data.statistics.length_limit.resolve(config.decoding)
     counts = count_parameters(run.model)
     parts = ", ".join(f"{part} {count:,}" for part, count in counts.items() if count)
-    tied = "" if counts["projection"] else "; projection tied"
-    frozen = ", ".join(config.training.freeze)
-    tied += f"; frozen: {frozen}" if frozen else ""
+    notes = "" if counts["projection"] else "; projection tied"
+    if frozen := config.training.freeze:
+        notes += f"; frozen: {', '.join(frozen)}"
     src, tgt = (
         f"{side.tokens:,} (mean {side.tokens / len(data.train):.1f}, longest {side.longest:,})"
         for side in (data.train.facts.src, data.train.facts.tgt)
@@ -48,7 +48,7 @@ def summarize(run: Run) -> str:
             f"d_ff {shape.d_ff}, {shape.heads} heads, {shape.norm}-norm, dropout {shape.dropout:g}"
             + ("" if config.preset == "none" else f" (preset {config.preset})"),
         ),
-        ("parameters", f"{sum(counts.values()):,} ({parts}{tied})"),
+        ("parameters", f"{sum(counts.values()):,} ({parts}{notes})"),
         ("training", _training(run)),
         (
             "translations",
