@@ -98,6 +98,13 @@ def start_from(source: Path, run: Run) -> None:
             "the source vocabulary must stay the same: leave out section tokenizer and new tags"
         )
     weights = dict(old.named_parameters(remove_duplicate=False))  # tied ones by both names
+    copied: dict[int, torch.Tensor] = {}
+    for name, parameter in new.named_parameters(remove_duplicate=False):
+        if copied.setdefault(id(parameter), weights[name]) is not weights[name]:
+            raise UserError(
+                f"--from {source}: its embeddings of both sides and its output layer are different "
+                "matrices, which this config ties: model.tie_embeddings=false keeps them"
+            )
     with torch.no_grad():
         for name, parameter in new.named_parameters():
             if not name.startswith((*_BY_TOKEN["source"], *_BY_TOKEN["target"])):

@@ -582,9 +582,12 @@ def test_same_text_under_another_path_is_no_change(config, whole, seq2seq, tmp_p
 
 
 def test_fine_tuning_from_another_architecture_is_rejected(config, whole, seq2seq, tmp_path):
-    other = ("--set", "model.d_ff=32", "--from", whole)
-    message = seq2seq("train", config, "--run-dir", tmp_path / "run", *other).error()
+    train = ("train", config, "--run-dir", tmp_path / "run", "--from", whole, "--set")
+    message = seq2seq(*train, "model.d_ff=32").error()
     assert "its model.d_ff is 16, this config's 32; they must be the same" in message
+    # One matrix cannot hold the embeddings of both sides.
+    assert "which this config ties" in seq2seq(*train, "tokenizer.shared=true").error()
+    seq2seq(*train, "tokenizer.shared=true", "--set", "model.tie_embeddings=false").ok()
 
 
 def test_vocabulary_can_be_reused(config, whole, seq2seq, tmp_path):

@@ -202,12 +202,13 @@ def test_wide_beam_matches_exhaustive_search(formula, alpha):
             )
 
 
+@pytest.mark.parametrize("prefix", [(), (7, 4, 4)], ids=str)  # no rule changes it: 4 is repeated
 @pytest.mark.parametrize("name", ["beam", "gnmt", "groups"])
-def test_hypothesis_score_matches_teacher_forcing(name):
-    config = MODES[name]
+def test_hypothesis_score_matches_teacher_forcing(name, prefix):
+    config = MODES[name].model_copy(update={"no_repeat_ngram_size": len(prefix[:1])})
     formula, alpha = config.length_penalty_formula, config.alpha
     model = build(1)
-    requests = make_requests(random_sources(8))
+    requests = make_requests(random_sources(8), prefix=prefix)
     for request, hypotheses in zip(
         requests, search(PlainDecoder(model), requests, config), strict=True
     ):

@@ -62,7 +62,8 @@ def restrict(
         inner_bytes = frozenset().union(*(phrase.inner_bytes for phrase in request.required))
         for logits_V, (_, needed) in zip(logits_WV, missing, strict=True):
             if not is_full and inner_bytes.intersection(needed):
-                force(logits_V, needed[0])
+                logit = logits_V[needed[0]].nan_to_num(neginf=-1e4)  # a rule may forbid it
+                force(logits_V, needed[0], logit)
 
 
 def allocate_beam(

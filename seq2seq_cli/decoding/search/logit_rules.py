@@ -48,6 +48,12 @@ class LogitRules:
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
         """Change the logits of the token after `past_BWT` in place."""
         length = past_BWT.size(2)
+        prefixes = [request.prefix[length : length + 1] for request in self._requests]
+        given = [
+            (b, token, logits_BWV[b, :, token].clone())
+            for b, tokens in enumerate(prefixes)
+            for token in tokens
+        ]
         if length and self._repetition_penalty != 1:
             penalty = self._repetition_penalty  # Keskar et al. 2019, section 4.1
             seen_BWT = logits_BWV.gather(-1, past_BWT)
@@ -71,10 +77,10 @@ class LogitRules:
         if full:  # at the maximum length no rule may forbid the end
             logits_BWV[full] = -torch.inf
             logits_BWV[full, :, EOS_ID] = ends_BW
+        for b, token, logits_W in given:
+            force(logits_BWV[b], token, logits_W)
         for b, request in enumerate(self._requests):
-            if length < len(request.prefix):
-                force(logits_BWV[b], request.prefix[length])
-            elif length == len(request.prefix) and request.after_prefix is not None:
+            if length == len(request.prefix) and request.after_prefix is not None:
                 # Only tokens that do not continue the word before them.
                 logits_WV, ids = logits_BWV[b], request.after_prefix.ids
                 logits_WN = logits_WV[:, ids]
@@ -82,8 +88,10 @@ class LogitRules:
                 logits_WV[:, ids] = logits_WN
 
 
-def force(logits_WV: Tensor, token: int) -> None:
-    """Allow that token only, even if another rule forbids it; may be the logits of one row, V."""
-    logits_W = logits_WV[..., token].clone().nan_to_num_(neginf=-1e4)
+def force(logits_WV: Tensor, token: int, logits_W: Tensor) -> None:
+    """Allow that token only, with these logits, even if another rule forbids it.
+
+    Without the axis W: in one row.
+    """
     logits_WV.fill_(-torch.inf)
     logits_WV[..., token] = logits_W
