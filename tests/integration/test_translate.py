@@ -47,6 +47,32 @@ def test_python_api_rejects_a_string_for_a_list(trained, translator):
         Translator.load(trained, "cpu", "decoding.beam_size=5")
 
 
+LATE = """
+import atexit, sys, threading
+from seq2seq_cli import Translator
+translator = Translator.load(sys.argv[1], "cpu")
+def translate():
+    print(*set(translator.translate(["1 2 3"] * 1000)), flush=True)
+def translate_after_the_end():
+    threading.main_thread().join()
+    translate()
+threading.Thread(target=translate_after_the_end).start()
+atexit.register(translate)
+"""
+
+
+def test_many_lines_are_translated_after_the_end_of_the_main_thread(trained):
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, trained],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        timeout=120,
+    )
+    assert (done.stdout, done.stderr) == ("one two three\n" * 2, "")
+
+
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_translator_can_be_copied_and_pickled(trained, precision):
     lines = ["1 2", "", "7 8 9"]

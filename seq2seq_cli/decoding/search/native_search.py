@@ -76,14 +76,19 @@ def _in_order(
 ) -> list[Result]:
     """Return the results for all numbers in the batches, which `threads` work on.
 
-    Each thread has batches of its own, but a single batch has all threads.
+    Each thread has batches of its own, but a single batch has all threads; so has every batch when
+    no thread can start, as at the end of the program.
     """
     count = min(threads, len(batches))
     if count <= 1:
         found = [work(numbers.tolist(), threads) for numbers in batches]
     else:
         with ThreadPoolExecutor(count) as pool:  # which starts no other batch after an error
-            found = list(pool.map(lambda numbers: work(numbers.tolist(), 1), batches))
+            try:
+                results = pool.map(lambda numbers: work(numbers.tolist(), 1), batches)
+            except RuntimeError:
+                results = (work(numbers.tolist(), threads) for numbers in batches)
+            found = list(results)
     by_number = {
         number: result
         for numbers, results in zip(batches, found, strict=True)
