@@ -32,6 +32,11 @@ def is_logging_to_stderr() -> bool:
     return any(isinstance(handler, _ConsoleHandler) for handler in handlers)
 
 
+def is_stderr_watched() -> bool:
+    """Return True if standard error is a terminal, which progress bars are for."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def printable(text: str) -> str:
     """Return text with unprintable characters escaped, as they may control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

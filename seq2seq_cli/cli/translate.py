@@ -15,6 +15,7 @@ import typer
 
 from seq2seq_cli.cli import options
 from seq2seq_cli.cli.app import app
+from seq2seq_cli.console import is_stderr_watched
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -254,8 +255,8 @@ def translate(
                 raise typer.Exit
             place, lines, path = stack.enter_context(task.opened())
             models = task.models
-        is_watched = sys.stderr.isatty() and not sentences
-        bar = stack.enter_context(tqdm(unit=" lines", file=sys.stderr, disable=not is_watched))
+        is_watched = is_stderr_watched() and not sentences
+        bar = stack.enter_context(tqdm(unit=" lines", disable=not is_watched))
         write = stack.enter_context(line_writer(path, is_locked=shard is not None))
         # No variable holds the generator: an exception closes it, and ends its processes.
         for outputs in translate_stream(job, lines, input_file, processes, place, expected=models):

@@ -61,7 +61,10 @@ def weights(config: Path, tmp_path_factory) -> dict[str, torch.Tensor]:
     return trained_weights(config, tmp_path_factory.mktemp("options") / "run")
 
 
-def test_training_is_the_same_without_a_change(config, weights, tmp_path):
+def test_training_is_the_same_without_a_change_or_standard_error(
+    config, weights, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("sys.stderr", None)  # as with pythonw, or in a service of Windows
     repeated = trained_weights(config, tmp_path / "run")
     assert all(torch.equal(repeated[name], weight) for name, weight in weights.items())
 

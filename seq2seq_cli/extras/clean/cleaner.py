@@ -6,7 +6,6 @@ the number of processes. Memory grows by the hashes of the pairs that are kept.
 """
 
 import itertools
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from tqdm import tqdm
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.console import is_stderr_watched
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.clean.language_scripts import scripts_of
 from seq2seq_cli.extras.clean.outputs import Outputs, opened_outputs
@@ -135,7 +135,7 @@ def clean(
     with ExitStack() as stack:
         write = stack.enter_context(opened_outputs(outputs, has_features=text.has_features))
         bar = stack.enter_context(
-            tqdm(unit=" pairs", unit_scale=True, disable=not sys.stderr.isatty())
+            tqdm(unit=" pairs", unit_scale=True, disable=not is_stderr_watched())
         )
         batches = itertools.chain(head, batches)
         for batch, verdict in stack.enter_context(judged(batches, job, settings.num_processes)):

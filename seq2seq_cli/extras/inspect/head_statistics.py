@@ -5,7 +5,6 @@ S source positions, T target positions.
 """
 
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from seq2seq_cli.console import is_stderr_watched
 from seq2seq_cli.data.batch_plan import bucket_by_length
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, padded_batch
 from seq2seq_cli.decoding.given_score import normalized_rows, without_eos
@@ -227,7 +227,7 @@ def head_importance(model: Transformer, batches: Sequence[SampleBatch]) -> dict[
     modules = attention_modules(model)
     count = sum(len(layers) * model.config.heads for layers in modules.values())
     importance: dict[Kind, Tensor] = {}
-    with tqdm(total=count, unit=" heads", leave=False, disable=not sys.stderr.isatty()) as bar:
+    with tqdm(total=count, unit=" heads", leave=False, disable=not is_stderr_watched()) as bar:
         for kind, layers in modules.items():
             importance[kind] = torch.zeros(len(layers), model.config.heads)
             for layer, head in np.ndindex(*importance[kind].shape):

@@ -1,6 +1,5 @@
 """The command translate-ray: translates files with actors on the machines of a Ray cluster."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ from seq2seq_cli import plugins
 from seq2seq_cli.cli.app import app
 from seq2seq_cli.cli.options import path_option, text_option
 from seq2seq_cli.cli.translate import OUTPUT, with_job_options
+from seq2seq_cli.console import is_stderr_watched
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.lines.stream import Job
@@ -88,7 +88,7 @@ def translate_ray(
 
     actors = Actors.parse(concurrency, num_cpus, num_gpus)
     sources = sources_of(input_files)
-    with tqdm(unit=" lines", file=sys.stderr, disable=not sys.stderr.isatty()) as bar:
+    with tqdm(unit=" lines", disable=not is_stderr_watched()) as bar:
         count = translate_files(job, sources, output_folder, actors, bar.update)
     existing = f"; {len(sources) - count:,} existed" if count < len(sources) else ""
     typer.echo(f"translated {count:,} files into {output_folder}{existing}", err=True)

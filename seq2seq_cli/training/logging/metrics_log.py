@@ -4,7 +4,6 @@ import json
 import logging
 import math
 import re
-import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from tqdm import tqdm
 from seq2seq_cli.config.loader import config_yaml, flatten, yaml_text
 from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.console import is_stderr_watched
 from seq2seq_cli.evaluation import Scores
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
@@ -55,8 +55,7 @@ class Monitor:
             total=run.total_steps,
             initial=step,
             unit="step",
-            file=sys.stderr,
-            disable=not sys.stderr.isatty(),
+            disable=not is_stderr_watched(),
             dynamic_ncols=True,
         )
 

@@ -70,11 +70,12 @@ def naive_loss(model: Transformer) -> float:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @torch.no_grad()
-def test_importance_is_the_loss_of_a_copy_without_the_head(norm):
+def test_importance_is_the_loss_of_a_copy_without_the_head(norm, monkeypatch):
     model = build(seed=1, norm=norm, heads=4, layers={"encoder": 1, "decoder": 2})
     size = 16 // 4
     attention_modules(model)["cross"][1].output.weight[:, size : 2 * size] = 0
     before = copy.deepcopy(model.state_dict())
+    monkeypatch.setattr("sys.stderr", None)  # as with pythonw
     importance = head_importance(model, batches_of(PAIRS, CPU))
     loss = naive_loss(model)
     for kind, layers in attention_modules(model).items():
