@@ -1,7 +1,7 @@
 """A line to translate, with requirements, and its translation."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +20,13 @@ class TranslationInput:
     features: str = ""  # if empty, a model that knows features reads them after a tab in the text
 
     def __post_init__(self) -> None:
-        if isinstance(self.required, str | bytes):
+        if isinstance(self.required, str | bytes) or not isinstance(self.required, Iterable):
             raise TypeError("required is a list of words; a single one is [word]")
         object.__setattr__(self, "required", tuple(self.required))
+        for name, value in vars(self).items():
+            for text in value if name == "required" else (value,):
+                if not isinstance(text, str) and (name, text) != ("tag", None):
+                    raise TypeError(f"{name} takes str, not {type(text).__name__}")
 
     @classmethod
     def from_json(cls, line: str) -> "TranslationInput":

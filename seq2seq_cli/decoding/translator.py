@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.loader import load_config
@@ -112,9 +112,9 @@ class Translator:
         cls,
         run_dir: str | Path,
         device: DeviceName = "auto",
-        overrides: Sequence[str] = (),
+        overrides: Iterable[str] = (),
         *,
-        which: str = "best",
+        which: str | int = "best",
         exact: bool = False,
         with_pytorch: bool = False,
     ) -> Self:
@@ -126,6 +126,11 @@ class Translator:
         """
         if isinstance(overrides, str):
             raise TypeError("overrides is a list of key=value; a single one is [override]")
+        if device not in get_args(DeviceName):
+            raise UserError(
+                f"device {device}: valid are auto, cpu, cuda (CUDA_VISIBLE_DEVICES chooses a GPU)"
+            )
+        overrides, which = tuple(overrides), str(which)
         folder = RunFolder(Path(run_dir))
         run, *others = folder.members(which)
         if others:
@@ -171,7 +176,10 @@ class Translator:
         return cls(backend, first.tokenizers, first.config, first.statistics)
 
     def with_options(self, options: DecodingConfig) -> Self:
-        """Return one that decodes with other options, and has the same weights."""
+        """Return one that decodes with other options, and has the same weights.
+
+        Their precision, and the engine, stay as they were loaded.
+        """
         config = self.config.model_copy(update={"decoding": options})
         return type(self)(self.backend, self.tokenizers, config, self.statistics)
 
@@ -191,10 +199,6 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of lines; a single line is translate([line])")
-        lines = list(lines)  # a generator yields them once
-        for line in lines:
-            if not isinstance(line, str):
-                raise TypeError(f"translate takes a list of str, not of {type(line).__name__}")
         results = self.search([TranslationInput(line) for line in lines])
         return [best.text for best, *_ in results]
 
@@ -374,6 +378,8 @@ class Translator:
         Raises UserError for a pair that is too long.
         """
         (src, tgt), pairs = self.tokenizers, list(pairs)
+        if any(isinstance(pair, str) for pair in pairs):
+            raise TypeError("score takes a list of pairs; a single one is [(source, translation)]")
         sources = [self.source_of(TranslationInput(line)) for line, _ in pairs]
         texts = src.to_ids_batch([text for text, _ in sources])
         src_ids = ([*before, *text] for (_, before), text in zip(sources, texts, strict=True))

@@ -18,8 +18,10 @@ from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.lines.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import evaluate, read_held_out, valid_text
 from seq2seq_cli.native import library as native
+from seq2seq_cli.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +37,45 @@ def test_python_api_matches_the_command(trained, seq2seq):
 def test_python_api_rejects_a_string_for_a_list(trained, translator):
     with pytest.raises(TypeError, match=r"translate\(\[line\]\)"):
         translator.translate("1 2")
-    with pytest.raises(TypeError, match="a list of str, not of bytes"):
+    with pytest.raises(TypeError, match="text takes str, not bytes"):
         translator.translate([b"1 2"])
     assert translator.translate(iter(["1 2"])) == translator.translate(["1 2"])
     with pytest.raises(TypeError, match="search takes TranslationInput, not str"):
         translator.search(["1 2"])
-    with pytest.raises(TypeError, match="required is a list of words"):
-        TranslationInput("1 2", required="two")
-    assert TranslationInput("1 2", required=["two"]) == TranslationInput("1 2", required=("two",))
+    with pytest.raises(TypeError, match="score takes a list of pairs"):
+        translator.score(("12", "34"))
     with pytest.raises(TypeError, match="overrides is a list"):
         Translator.load(trained, "cpu", "decoding.beam_size=5")
+    with pytest.raises(UserError, match="overfit=1"):
+        Translator.load(trained, "cpu", iter(["overfit=1"]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("text", value) for value in (None, b"1 2", ["1 2"])),
+        *(("prefix", 3), ("tag", 3), ("features", None)),
+        *(("required", value) for value in ("two", b"two", None, 3, [3])),
+    ],
+)
+def test_input_names_the_field_of_another_type(field, value):
+    with pytest.raises(TypeError, match=f"^{field} (takes str|is a list of words)"):
+        TranslationInput(**{"text": "1 2", field: value})
+    assert TranslationInput("1 2", required=["two"]) == TranslationInput("1 2", required=("two",))
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "gpu", "CPU", None])
+def test_python_api_rejects_the_name_of_no_device(trained, device):
+    with pytest.raises(UserError, match=f"device {device}: valid are auto, cpu, cuda"):
+        Translator.load(trained, device)
+
+
+def test_python_api_takes_a_generator_of_overrides_and_the_number_of_a_step(trained):
+    overrides = (f"decoding.{option}" for option in ("beam_size=3", "n_best=2"))
+    step = max(RunFolder(trained).all_weights())
+    loaded = Translator.load(trained, "cpu", overrides, which=step)
+    assert (loaded.config.decoding.beam_size, loaded.config.decoding.n_best) == (3, 2)
+    assert loaded.translate(["1 2"]) == ["one two"]
 
 
 LATE = """
