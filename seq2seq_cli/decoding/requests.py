@@ -67,11 +67,13 @@ class Hypothesis(NamedTuple):
 def num_at_length_limit(
     requests: Sequence[Request], hypotheses: Sequence[Sequence[Hypothesis]]
 ) -> int:
-    """Count the best hypotheses that reached `max_length`, if a shorter one was allowed.
+    """Count the lines with a best hypothesis that reached `max_length`, if it could be shorter.
 
     A few of them may have ended there by themselves.
     """
-    return sum(
-        request.min_length < request.max_length <= len(best.ids)
+    at_limit = {
+        request.number
         for request, (best, *_) in zip(requests, hypotheses, strict=True)
-    )
+        if request.min_length < request.max_length <= len(best.ids)
+    }
+    return len(at_limit)

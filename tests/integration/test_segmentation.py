@@ -90,6 +90,9 @@ def test_lines_of_several_sentences_are_translated_sentence_by_sentence(
     assert result.stderr.count("\n") == 1
     asked_for = seq2seq("translate", run, "--split-sentences", stdin=stdin)
     assert (asked_for.stdout, asked_for.stderr) == (result.stdout, "")
+    short = ("--set=decoding.max_len_factor=0", "--set=decoding.max_len_extra=1")
+    at_limit = seq2seq("translate", run, "--split-sentences", *short, stdin=stdin)
+    assert at_limit.stderr.startswith(f"{len(groups)} translation{'s' * (not is_one)} hit the")
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
