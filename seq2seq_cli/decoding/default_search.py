@@ -30,7 +30,7 @@ class DefaultSearch(Record):
     step: NonNegativeInt  # updates of the run, or of all members of the ensemble
     scored_by: str = ""  # as in the run's state; earlier versions do not have it
     metric: Metric
-    lines: PositiveInt  # of the validation text
+    lines: PositiveInt  # sources of the validation text that were translated
     length_penalty_formula: LengthPenalty
     measured: Annotated[tuple[MeasuredSearch, ...], Field(strict=False, min_length=1, max_length=2)]
     beam_size: UpToThousand
@@ -48,7 +48,7 @@ class DefaultSearch(Record):
             for one in self.measured
         )
         default = "greedy" if self.beam_size == 1 else f"beam {self.beam_size}"
-        return f"{measured}; default: {default} (on {self.lines:,} validation lines)"
+        return f"{measured}; default: {default} (on {self.lines:,} validation sources)"
 
 
 def read_default_search(run: RunFolder) -> DefaultSearch | None:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _BEAM = 5
 _LEAST_GAIN = 0.3  # of the metric, by a beam, and by each step of its length penalty
 _STEP, _HIGHEST = 0.2, 2.0  # of the length penalty
-_FEWEST_LINES = 100  # fewer say nothing about so small a gain
+_FEWEST_SOURCES = 100  # fewer say nothing about so small a gain
 _MOST_TOKENS = 20_000  # target tokens of the lines to translate, which bound the time
 
 
@@ -52,7 +52,7 @@ class Sample(NamedTuple):
 def choose_search(folder: RunFolder, run: Run) -> None:
     """Measure searches with the run's model, and write the one that `auto` stands for.
 
-    It is done for a finished run whose config has `auto`, if there are enough validation lines;
+    It is done for a finished run whose config has `auto`, if there are enough validation sources;
     once, unless validation changes. An earlier choice is removed if there is none to make now. The
     model decodes as `translate` does, on the device of the training.
     """
@@ -108,7 +108,8 @@ def _has_choice(folder: RunFolder, config: Config, valid: HeldOut) -> bool:
         return False
     if options.sampling or options.diversity_groups > 1:
         return False
-    has_scores = config.validation.decode and len(valid.pairs) >= _FEWEST_LINES
+    sources = group_by_source(valid.pairs, merge=config.validation.merge_references)
+    has_scores = config.validation.decode and len(sources) >= _FEWEST_SOURCES
     return has_scores and folder.model.exists()
 
 
@@ -127,7 +128,7 @@ def _sample(config: Config, valid: HeldOut, translator: Translator) -> Sample:
     scoring = replace(scoring, names=(name,))
     groups = group_by_source(valid.pairs, merge=scoring.merge_references)
     share = min(1.0, _MOST_TOKENS / valid.store.facts.tgt.tokens)
-    count = max(min(_FEWEST_LINES, len(groups)), int(share * len(groups)))
+    count = max(min(_FEWEST_SOURCES, len(groups)), int(share * len(groups)))
     groups = [groups[number * len(groups) // count] for number in range(count)]
     targets = [translator.tokenizers.tgt.normalize(pair.tgt) for pair in valid.pairs]
     inputs = [input_of(valid.pairs[group[0]]) for group in groups]

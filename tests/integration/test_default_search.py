@@ -217,9 +217,15 @@ def test_a_run_that_time_has_ended_chooses_and_one_that_was_stopped_does_not(
 
 @pytest.mark.parametrize(
     "option",
-    ["decoding.beam_size=1", "validation.decode=false validation.metric=loss"],
+    [
+        "decoding.beam_size=1",
+        "validation.decode=false validation.metric=loss",
+        "validation.merge_references=true data.valid.src={same} data.valid.tgt={same}",
+    ],
 )
 def test_no_choice_without_something_to_choose_and_translations(config, seq2seq, tmp_path, option):
+    (tmp_path / "same").write_text("1 2\n" * 120)
+    option = option.format(same=tmp_path / "same")
     sets = [part for one in (*option.split(), "training.max_steps=1", "training.warmup_steps=1")
             for part in ("--set", one)]  # fmt: skip
     seq2seq("train", config, "--run-dir", tmp_path / "run", *sets).ok()
