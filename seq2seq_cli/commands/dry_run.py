@@ -70,5 +70,5 @@ def dry_run(
 def peak_memory_mb(device: torch.device) -> float:
     """Return this process's peak memory in MB: allocated on the GPU, or else resident."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated() / (1 << 20)
-    return peak_memory() / (1 << 20)
+        return torch.cuda.max_memory_allocated() / 1e6
+    return peak_memory() / 1e6

@@ -292,7 +292,7 @@ def _measure_decoding(
         tokens_per_second=num_tokens / seconds,
         p50_ms=1_000 * statistics.median(latencies),
         p95_ms=1_000 * latencies[math.ceil(0.95 * len(latencies)) - 1],
-        memory_mb=peak_memory() / (1 << 20),
+        memory_mb=peak_memory() / 1e6,
     )
 
 

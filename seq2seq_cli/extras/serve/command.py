@@ -146,7 +146,7 @@ def serve(
         server.Access(token, _hosts(allow_host, host), tuple(map(_origin, allow_origin or ()))),
         workers=processes or num_cores(),
         queue_limit=queue_limit,
-        cache_bytes=cache_size << 20,
+        cache_bytes=cache_size * 1_000_000,
         logs_text=log_text,
     )
 
