@@ -90,9 +90,9 @@ def find_lr(config: Config, lowest: float, highest: float, updates: int) -> Rang
 
 
 def _update_at(lr: float, run: Run) -> float:
-    """Make the next update at another learning rate; return its loss in nats per target token.
+    """Make the next update at another learning rate; return its cross-entropy per target token.
 
-    An update whose loss or gradient is not finite is not applied; its loss is returned as NaN.
+    An update whose loss or gradient is not finite is not applied; NaN is returned.
     """
     batches = run.next_batches()
     training = {"lr": lr, "schedule": "constant"}
@@ -100,7 +100,8 @@ def _update_at(lr: float, run: Run) -> float:
     result = train_step(run, batches)
     run.advance(batches)
     num_tokens = sum(batch.num_tokens for batch in batches)
-    return result.loss / num_tokens if result.is_finite else math.nan
+    loss = run.loss.cross_entropy(result.loss, result.metrics)
+    return loss / num_tokens if result.is_finite else math.nan
 
 
 def _range_test(lowest: float, highest: float, updates: int, run: Run) -> RangeTest:

@@ -14,6 +14,7 @@ from commands import Command, logged_points
 from seq2seq_cli.extras.plot.find_lr import FEWEST_UPDATES, suggest, text_chart
 
 SHAPE = ("--set", "model.d_model=16", "--set", "training.processes=1")
+CONSISTENCY = ("--set", "model.dropout=0.1", "--set", "training.consistency={kind: r_drop}")
 
 
 def range_test(seq2seq: Command, config: Path, *options: object) -> dict:
@@ -32,7 +33,9 @@ def run(numbers: Path, seq2seq: Command, tmp_path_factory: pytest.TempPathFactor
     training = ("lr=1e-3", "schedule=constant", "warmup_steps=0", "log_every=1")
     sets = [f"training.{option}" for option in (*training, f"max_steps={FEWEST_UPDATES}")]
     options = [v for option in (*sets, "validation.every=10") for v in ("--set", option)]
-    seq2seq("train", numbers / "numbers.yaml", "--run-dir", folder, *SHAPE, *options).ok()
+    seq2seq(
+        "train", numbers / "numbers.yaml", "--run-dir", folder, *SHAPE, *CONSISTENCY, *options
+    ).ok()
     return folder
 
 
@@ -57,7 +60,7 @@ def test_rates_grow_exponentially_until_the_loss_diverges(found):
 def test_updates_are_those_of_training(numbers, run, seq2seq):
     """At one rate, the losses of a range test are those that train logs."""
     options = ("--start-lr", 1e-3, "--end-lr", 1e-3 * (1 + 1e-12), "--updates", FEWEST_UPDATES)
-    points = range_test(seq2seq, numbers / "numbers.yaml", *options)["points"]
+    points = range_test(seq2seq, numbers / "numbers.yaml", *CONSISTENCY, *options)["points"]
     losses = [point["train/loss"] for point in logged_points(run) if "train/loss" in point]
     assert [point["loss"] for point in points] == pytest.approx(losses, rel=1e-5)
 
@@ -134,6 +137,12 @@ def test_plot_writes_what_was_logged(run, seq2seq, tmp_path, x):
 
 def test_a_figure_names_its_runs_and_axes(run, seq2seq, tmp_path, monkeypatch):
     """Also runs whose names matplotlib would leave out or read as formulas."""
+
+    def texts_of(figure: str) -> list[str]:
+        return [
+            text.strip("\u200b") for text in re.findall("<!-- (.*) -->", Path(figure).read_text())
+        ]
+
     monkeypatch.chdir(tmp_path)
     names = ["_first", "$x$", "plain"]
     for name in names:
@@ -141,13 +150,16 @@ def test_a_figure_names_its_runs_and_axes(run, seq2seq, tmp_path, monkeypatch):
         for file in ("config.yaml", "metrics.jsonl"):
             shutil.copy(run / file, name)
     seq2seq("plot", *names, "--metric", "bleu", "-o", "c.svg", "-o", "c.png", "-o", "c.pdf").ok()
-    texts = [
-        text.strip("\u200b") for text in re.findall("<!-- (.*) -->", Path("c.svg").read_text())
-    ]
+    texts = texts_of("c.svg")
+    assert texts.count("training (with label smoothing)") == 1
     for text in (*names, "updates", "learning rate", "bleu, 0 to 100", "validation"):
         assert texts.count(text) == 1, text
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
     assert Path("c.pdf").read_bytes().startswith(b"%PDF")
+    config = Path("plain/config.yaml")
+    config.write_text(config.read_text().replace("label_smoothing: 0.1", "label_smoothing: 0.0"))
+    seq2seq("plot", "plain", "-o", "d.svg").ok()
+    assert "training" in texts_of("d.svg")
 
 
 def test_plot_says_what_is_missing(run, seq2seq, tmp_path, monkeypatch):
