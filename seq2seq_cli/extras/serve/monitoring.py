@@ -30,7 +30,7 @@ class Monitoring:
         )
         self.batch_seconds = histogram("batch_seconds", "Time of a batch.", buckets=_SECONDS)
         self.sentences = counter("sentences", "Sentences, by where they came from.", ["source"])
-        self.tokens = counter("output_tokens", "Tokens of translations.")
+        self.tokens = counter("output_tokens", "Tokens of translations, without end of sentence.")
         self.at_limit = counter(
             "at_length_limit", "Translations truncated at the length limit; may be incomplete."
         )
