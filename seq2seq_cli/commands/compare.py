@@ -10,7 +10,7 @@ from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import BleuTokenize
 from seq2seq_cli.config.validation import ValidationConfig
-from seq2seq_cli.console import table
+from seq2seq_cli.console import counted, table
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.translator import Translator, check_features
 from seq2seq_cli.errors import UserError
@@ -124,9 +124,9 @@ class Comparison:
 
     def table(self) -> str:
         title = f"{PAIRED_TESTS[self.test].title}, {self.trials:,} trials"
-        size = f"{self.num_lines:,} lines"
+        size = counted(self.num_lines, "line")
         if self.num_sources < self.num_lines:
-            size += f" with {self.num_sources:,} different sources"
+            size += f" with {counted(self.num_sources, 'different source')}"
         parts = [f"{size}; p-value against the first system: {title}"]
         for name, results in self.results.items():
             rows = [[name, "score", "p-value"]]

@@ -16,7 +16,7 @@ from seq2seq_cli.commands.dry_run import dry_run, peak_memory_mb, timed_update
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName
-from seq2seq_cli.console import table
+from seq2seq_cli.console import counted, table
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.decoding.backends import NativeBackend
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
@@ -81,16 +81,20 @@ class TrainingSpeed:
             ("time per update", f"{self.ms_per_update:,.1f} ms"),
             *((name, f"{ms:,.1f} ms ({ms / self.ms_per_update:.0%})") for name, ms in parts),
             ("peak memory", f"{self.peak_memory_mb:,.0f} MB"),
-            ("matrix products", f"{self.gflops:,.0f} GFLOP/s"),
+            ("matrix products", f"{_rounded(self.gflops)} GFLOP/s"),
             (
                 "  ceiling",
-                f"{self.ceiling_fp32_gflops:,.0f} GFLOP/s in fp32, "
-                f"{self.ceiling_bf16_gflops:,.0f} in bf16",
+                f"{_rounded(self.ceiling_fp32_gflops)} GFLOP/s in fp32, "
+                f"{_rounded(self.ceiling_bf16_gflops)} in bf16",
             ),
             ("  utilization", f"{self.share_of_ceiling:.1%}, training in {self.precision}"),
-            ("processes", f"{self.processes}, each with {self.threads} threads"),
+            ("processes", f"{self.processes}, each with {counted(self.threads, 'thread')}"),
         ]
         return "\n".join(f"{label:<20} {text}" for label, text in rows)
+
+
+def _rounded(gflops: float) -> str:
+    return f"{gflops:,.0f}" if gflops >= 10 else f"{gflops:.3g}"
 
 
 def measure_training(config: Config, warmup: int, updates: int) -> TrainingSpeed | None:

@@ -85,7 +85,10 @@ class ModelReport:
         costs += [
             ("memory", "of the tensors alone"),
             ("  weights", f"{weights}, {_size(memory.weights_int8)} in int8"),
-            ("  training", f"{_size(memory.training)}: weights, gradients, optimizer state"),
+            (
+                "  training",
+                f"{_size(memory.training)}: weights (and any EMA), gradients, optimizer state",
+            ),
             (
                 "  KV cache",
                 f"{memory.cache_per_source_token:,} bytes per source token, "

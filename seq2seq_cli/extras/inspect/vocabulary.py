@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-from seq2seq_cli.console import printable
+from seq2seq_cli.console import counted, printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.quoting import SPACE
 from seq2seq_cli.text.words import split_words, words_of_spans
@@ -125,10 +125,11 @@ class Split:
     def as_text(self) -> str:
         """Return a line for each token."""
         notes = [token.note for token in self.tokens]
-        counts = {"tokens": len(notes), "words": len(self.words)}
-        counts |= {"unknown": notes.count("unknown"), "bytes": notes.count("byte")}
-        summary = ", ".join(f"{count} {label}" for label, count in counts.items() if count)
-        head = f"text    {printable(self.text)}\ntokens  {summary or 'none'}"
+        counts = {"token": len(notes), "word": len(self.words), "byte": notes.count("byte")}
+        parts = [counted(count, noun) for noun, count in counts.items() if count]
+        if unknown := notes.count("unknown"):
+            parts.append(f"{unknown:,} unknown")
+        head = f"text    {printable(self.text)}\ntokens  {', '.join(parts) or 'none'}"
         lines = [head, "", f"{'id':>8}{'word':>6}  piece"]
         for token in self.tokens:
             note = f"  ({token.note}: {token.text})" if token.note else ""

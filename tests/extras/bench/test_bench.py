@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from commands import Command
 
 from seq2seq_cli.config.loader import config_yaml, load_config
-from seq2seq_cli.extras.bench.measure import DecodingSpeed, decoding_table
+from seq2seq_cli.extras.bench.measure import DecodingSpeed, TrainingSpeed, decoding_table
 from seq2seq_cli.files import write_json
 from seq2seq_cli.native import library as native
 
@@ -26,6 +27,14 @@ def test_bench_train_measures_each_part_of_a_step(numbers, seq2seq, processes):
     assert min(value for value in found.values() if not isinstance(value, str)) >= 0
     assert found["ceiling_fp32_gflops"] > 0
     assert 0 < found["share_of_ceiling"] < 1
+
+
+def test_small_numbers_are_not_rounded_away():
+    numbers_of = dict.fromkeys((field.name for field in fields(TrainingSpeed)), 1)
+    speed = TrainingSpeed(**numbers_of | {"gflops": 0.0123, "ceiling_bf16_gflops": 1_234.5})
+    page = speed.table()
+    assert "0.0123 GFLOP/s\n" in page and "1 GFLOP/s in fp32, 1,234 in bf16" in page
+    assert "1, each with 1 thread" in page.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -117,6 +117,7 @@ def test_split_shows_words_bytes_and_unknown_tokens(trained, shared, seq2seq):
     page = seq2seq("inspect", trained, "--split", "3  x 1").stdout
     assert "text    3 x 1\ntokens  3 tokens, 3 words, 1 unknown\n" in page
     assert "(unknown: x)" in page
+    assert "tokens  1 token, 1 word\n" in seq2seq("inspect", trained, "--split", "3").stdout
     target = inspected(seq2seq, trained, "--split", "three", "--side", "target")["split"]
     assert [token["piece"] for token in target["tokens"]] == ["▁three"]
     page = seq2seq("inspect", shared, "--split", "<2en> 3 é").stdout
