@@ -51,6 +51,14 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def check_empty(output: Path) -> None:
+    """Raise UserError rather than overwrite a file, which may hold the references."""
+    if output.is_file() and output.stat().st_size:
+        raise UserError(
+            f"the output {output} has content: give --force to replace it, or another name"
+        )
+
+
 def require_new_folder(path: Path) -> None:
     """Raise UserError unless `path` is missing, or an empty folder that is not the current one.
 

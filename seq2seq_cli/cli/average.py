@@ -8,6 +8,7 @@ import typer
 from seq2seq_cli.cli import options
 from seq2seq_cli.cli.app import app
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import check_empty
 
 
 @app.command(
@@ -55,7 +56,7 @@ def average(
     if output is not None and output.suffix != ".safetensors":
         raise UserError(f"--output {output}: the name of a file of weights ends in .safetensors")
     if output is not None and not force:
-        options.check_empty(output)
+        check_empty(output)
     numbers = [] if steps is None else [step.strip() for step in steps.split(",")]
     is_steps = all(number.isascii() and number.isdigit() for number in numbers)
     chosen = sorted({*map(int, numbers)}) if is_steps else []

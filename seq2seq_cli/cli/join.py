@@ -7,6 +7,7 @@ import typer
 
 from seq2seq_cli.cli import options
 from seq2seq_cli.cli.app import app
+from seq2seq_cli.files import check_empty
 
 
 @app.command(
@@ -36,6 +37,6 @@ def join(
 
     options.check_uncompressed(output_file)
     if output_file is not None and not force:
-        options.check_empty(output_file)
+        check_empty(output_file)
     num_shards = join_shards(parts, output_file)
     typer.echo(f"joined {num_shards:,} shards", err=True)

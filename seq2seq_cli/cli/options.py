@@ -30,14 +30,6 @@ def _expand_file_of_weights(which: str) -> str:
     return str(local_path(Path(which))) if which.endswith(".safetensors") else which
 
 
-def check_empty(output: Path) -> None:
-    """Raise UserError rather than overwrite a file, which may hold the references."""
-    if output.is_file() and output.stat().st_size:
-        raise UserError(
-            f"the output {output} has content: give --force to replace it, or another name"
-        )
-
-
 def check_uncompressed(output: Path | None) -> None:
     """Raise UserError for an output whose name says that it is compressed."""
     from seq2seq_cli.text.compression import BY_SUFFIX

@@ -17,6 +17,7 @@ from seq2seq_cli.cli import options
 from seq2seq_cli.cli.app import app
 from seq2seq_cli.console import is_stderr_watched
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import check_empty
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.lines.stream import Job
@@ -243,7 +244,7 @@ def translate(
     # A shard that was written before is replaced if its text has changed.
     is_known = shard is not None and output_file and Record.path(output_file).exists()
     if output_file is not None and not force and not is_known:
-        options.check_empty(output_file)
+        check_empty(output_file)
     with ExitStack() as stack:
         lines: Iterable[str] = sentences or lines_to_translate(input_file)
         place, path, models = WHOLE_FILE, output_file, None
@@ -257,7 +258,8 @@ def translate(
             models = task.models
         is_watched = is_stderr_watched() and not sentences
         bar = stack.enter_context(tqdm(unit=" lines", disable=not is_watched))
-        write = stack.enter_context(line_writer(path, is_locked=shard is not None))
+        is_part = shard is not None
+        write = stack.enter_context(line_writer(path, is_locked=is_part, may_replace=force))
         # No variable holds the generator: an exception closes it, and ends its processes.
         for outputs in translate_stream(job, lines, input_file, processes, place, expected=models):
             for line in outputs:

@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple, TextIO, cast
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import lock, naming
+from seq2seq_cli.files import check_empty, lock, naming
 from seq2seq_cli.paths import remote_errors
 from seq2seq_cli.text.compression import limited, opened
 
@@ -95,12 +95,14 @@ def decoded_lines(source: Iterable[bytes], name: str, first_number: int = 1) -> 
 
 
 @contextmanager
-def line_writer(path: Path | None, *, is_locked: bool = False) -> Iterator[Callable[[str], None]]:
+def line_writer(
+    path: Path | None, *, is_locked: bool = False, may_replace: bool = True
+) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes a line at once, to a file or (None or `-`) to standard output.
 
     The file is created with the first line, or at the end: an error before leaves no empty file.
-    Errors of the system name it. Raises UserError if another process is writing it, unless the
-    caller has locked it.
+    Errors of the system name it. Raises UserError, unless the caller has locked it, if another
+    process is writing it, or if it has content by then and `may_replace` is false.
     """
     target = None if path == STANDARD_STREAM else path
     name = target or Path("standard output")
@@ -115,6 +117,8 @@ def line_writer(path: Path | None, *, is_locked: bool = False) -> Iterator[Calla
             if target.is_file():  # no pipe or device
                 if not is_locked:
                     _lock_output(opened_file, target)
+                    if not may_replace:
+                        check_empty(target)
                 opened_file.truncate(0)
             return opened_file
 

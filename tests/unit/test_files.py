@@ -275,3 +275,7 @@ def test_a_file_that_another_process_writes_is_refused_and_keeps_its_lines(tmp_p
             w("other")
         write("second")
     assert output.read_text() == "first\nsecond\n"
+    refused = pytest.raises(UserError, match="has content: give --force")
+    with refused, line_writer(output, may_replace=False) as write:
+        write("third")
+    assert output.read_text() == "first\nsecond\n"

@@ -165,9 +165,9 @@ def clean(
     text = _text_of(files, fields, features)
     held_out = _held_out_text(against, files, fields, features) if against else None
     inputs = (*text.files, *(held_out.files if held_out else ()))
-    outputs = Outputs.of(output, rejected, inputs) if output else None
-    for path in (*outputs.kept, outputs.rejected) if outputs and not force else ():
-        options.check_empty(path)
+    outputs = Outputs.of(output, rejected, inputs, may_replace=force) if output else None
+    if outputs:
+        outputs.check_empty()
     report = clean_text(text, held_out, outputs, settings)
     if as_json:
         typer.echo(json.dumps(asdict(report), ensure_ascii=False))

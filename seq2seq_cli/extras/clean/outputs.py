@@ -13,7 +13,7 @@ import zstandard
 
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import naming, replacing
+from seq2seq_cli.files import check_empty, naming, replacing
 from seq2seq_cli.text.corpus import BadLineError, Pair
 from seq2seq_cli.text.features import TAB
 
@@ -36,9 +36,17 @@ class Outputs(NamedTuple):
 
     kept: tuple[Path, ...]
     rejected: Path
+    may_replace: bool  # files that have content
 
     @classmethod
-    def of(cls, kept: list[Path], rejected: Path | None, inputs: tuple[Path, ...]) -> "Outputs":
+    def of(
+        cls,
+        kept: list[Path],
+        rejected: Path | None,
+        inputs: tuple[Path, ...],
+        *,
+        may_replace: bool = False,
+    ) -> "Outputs":
         """Check the names; raises UserError if one is an input, or given twice."""
         if len(kept) > 2:
             raise UserError("give --output once for a .tsv file, or twice for source and target")
@@ -50,12 +58,23 @@ class Outputs(NamedTuple):
             )
         compression = kept[0].name.removeprefix(first)
         rejected = rejected or kept[0].with_name(f"{Path(first).stem}.rejected.tsv{compression}")
-        outputs = cls(tuple(kept), rejected)
+        outputs = cls(tuple(kept), rejected, may_replace)
         everything = [path.resolve() for path in (*inputs, *outputs.kept, rejected)]
         for path in (*outputs.kept, rejected):
             if everything.count(path.resolve()) > 1:
                 raise UserError(f"{path} would be read and written, or written twice")
         return outputs
+
+    def check_empty(self) -> None:
+        """Raise UserError if a file that may not be replaced has content."""
+        for path in () if self.may_replace else (*self.kept, self.rejected):
+            check_empty(path)
+
+    @contextmanager
+    def stay_empty(self) -> Iterator[None]:
+        """Check again after the block: another command may have written the same files."""
+        yield
+        self.check_empty()
 
 
 @contextmanager
@@ -73,7 +92,7 @@ def opened_outputs(outputs: Outputs | None, *, has_features: bool) -> Iterator[W
     paths = [  # of a link, such as /dev/stdout, what it links to
         path.resolve() if path.is_file() else path for path in named
     ]
-    with ExitStack() as replaced, ExitStack() as opened:  # which ends first
+    with ExitStack() as replaced, outputs.stay_empty(), ExitStack() as opened:  # ends first
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
         parts = [replaced.enter_context(replacing(path)) for path in paths]

@@ -14,7 +14,6 @@ from seq2seq_cli.cli.options import (
     Overrides,
     RunDir,
     WhichModel,
-    check_empty,
     check_model_of_runs,
     decoding_overrides,
     path_option,
@@ -23,7 +22,7 @@ from seq2seq_cli.cli.translate import BeamSize, NBest
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import write_atomic
+from seq2seq_cli.files import check_empty, write_atomic
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator

@@ -9,6 +9,7 @@ import resource
 import weakref
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,9 @@ from hypothesis import strategies as st
 from seq2seq_cli.commands.check.audit import audit_text
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.clean.cleaner import Job, judged
+from seq2seq_cli.extras.clean.outputs import Outputs, opened_outputs
 from seq2seq_cli.extras.clean.rules import (
     RULES,
     Batch,
@@ -375,6 +378,20 @@ def test_files_with_content_are_only_replaced_with_force(seq2seq: Command, tmp_p
     seq2seq(*command, "--force").ok()
     assert lines_of(tmp_path / "out.tsv") == ["Ein Haus\tA house"]
     assert (tmp_path / "out.rejected.tsv").read_text() == ""
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_what_another_command_wrote_meanwhile_is_only_replaced_with_force(is_forced, tmp_path):
+    outputs = Outputs.of([tmp_path / "a.de", tmp_path / "a.en"], None, (), may_replace=is_forced)
+    refused = pytest.raises(UserError, match=r"a\.en has content: give --force")
+    with (
+        nullcontext() if is_forced else refused,
+        opened_outputs(outputs, has_features=False) as write,
+    ):
+        write("", 1, Pair("Ein Haus", "A house"))
+        outputs.kept[1].write_text("finished\n")
+    assert lines_of(outputs.kept[1]) == ["A house" if is_forced else "finished"]
+    assert len([*tmp_path.iterdir()]) == (3 if is_forced else 1)
 
 
 @pytest.mark.parametrize("suffix", ["", ".xz"])
