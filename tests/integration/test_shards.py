@@ -14,7 +14,7 @@ import zstandard
 from commands import Command
 from number_task import number_pairs
 
-from seq2seq_cli.decoding.lines.shards import Shard, described, lines_of_shard
+from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described, lines_of_shard
 from seq2seq_cli.decoding.lines.stream import Job, translate_stream
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.io import raw_lines
@@ -164,6 +164,13 @@ def test_shard_that_fails_leaves_no_output(trained, seq2seq, tmp_path):
     path.write_text('{"src": "1 2"}\n{"src": "3"}\n')
     assert seq2seq("translate", trained, *shard).exit_code == 0
     assert (tmp_path / "part").read_text() == "one two\nthree\n"
+
+
+def test_text_that_changes_meanwhile_gets_no_record(trained, source, tmp_path):
+    task = ShardTask(Job((trained,), "cpu"), Shard(1, 1), source, tmp_path / "part")
+    with pytest.raises(UserError, match=r"big\.src changed while being read"), task.opened():
+        source.write_text("1\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["big.src", "part.part"]
 
 
 def test_two_processes_do_not_write_the_same_shard(trained, seq2seq, source, tmp_path):

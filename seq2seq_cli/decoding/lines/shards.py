@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
+from seq2seq_cli.data.cache import changed_meanwhile
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync, lock, read_json, replacing, write_json
 from seq2seq_cli.run_folder import RunFolder
@@ -135,7 +136,7 @@ class ShardTask:
         """Give the place of the lines in the file, the lines, and the file to write to.
 
         That file becomes the output when the block ends without an error. Raises UserError if the
-        source is not text, or if another process is writing the file.
+        source is not text, or has changed by then, or if another process is writing the file.
         """
         refuse_archive(self.source)
         _check_output(self.output, [self.source])
@@ -154,6 +155,8 @@ class ShardTask:
                 raise UserError(f"another process is writing {part}") from None
             yield place, decoded_lines(lines, str(self.source), place.first_number + 1), part
             fsync(part)
+            if hash_of_files([self.source]) != self._text.sha256:
+                raise UserError(changed_meanwhile(str(self.source)))
             # First the record, which does not fit an older output: `is_done` compares both.
             write_json(Record.path(self.output), asdict(self._record(part)))
             part.replace(self.output)

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.data.cache import changed_meanwhile
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.lines.stream import Job, translate_stream
@@ -190,6 +191,8 @@ def make_pairs(
         facts = clean_source(
             task.teacher, task.source, source, has_features=has_features, held_out=held_out
         )
+        if hash_of_files([task.source]) != inputs["source"]:
+            raise UserError(changed_meanwhile(str(task.source)))
         return [source], facts
 
     cleaned = Stage(folder / "source.json", inputs).finish(clean)
