@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.loader import differing_options, load_config, yaml_text
+from seq2seq_cli.config.metrics import with_present_names
 from seq2seq_cli.model.weights import read_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.checkpoint import read_state
@@ -21,7 +22,7 @@ _CIRCUMSTANCES = {"tokens_per_second", "seconds", "waiting", "communication", "p
 _TIMINGS = {"seconds", "updating", "validation_seconds", "window.seconds", "plan.pace"}
 _RESULTS = ("weights", "progress", "metrics")
 _ENVIRONMENT = (
-    *("from", "device", "threads", "processes", "python"),
+    *("device", "threads", "processes", "python"),
     *("seq2seq_cli", "model_code", "git"),
 )
 
@@ -63,6 +64,7 @@ def compare_runs(first_dir: Path, second_dir: Path) -> list[Difference]:
     for kind in ("data", "tokenizer"):
         sections = (manifest.get(kind) for manifest in manifests)
         found += _compare_values(kind, *(s if isinstance(s, dict) else {} for s in sections))
+    found += _compare_values("from", *({"": manifest.get("from")} for manifest in manifests))
     for kind, name in (("package", "packages"), *((name, name) for name in _ENVIRONMENT)):
         found += _compare_values(kind, *(_history(manifest, name) for manifest in manifests))
     found += _compare_tensors("best model", first.model, second.model)
@@ -90,7 +92,7 @@ def _history(manifest: dict[str, Any], name: str) -> dict[str, str]:
     for entry in (manifest, *continuations(manifest)):
         values = entry.get(name)
         for key, value in (values if isinstance(values, dict) else {"": values}).items():
-            histories.setdefault(key, []).append(str(value))
+            histories.setdefault(key, []).append("not recorded" if value is None else str(value))
     return {
         key: ", then ".join(value for value, _ in itertools.groupby(values))
         for key, values in histories.items()
@@ -161,6 +163,6 @@ def _points(run: RunFolder) -> Iterator[dict[str, str]]:
     for point in run.metrics_points():
         yield {
             name: str(value)
-            for name, value in point.items()
+            for name, value in with_present_names(point).items()
             if not (name.startswith("train/") and name.rpartition("/")[2] in _CIRCUMSTANCES)
         }

@@ -1,6 +1,6 @@
 """The table of metrics. Scoring is in the package `metrics`."""
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 
 class MetricFacts(NamedTuple):
@@ -70,6 +70,13 @@ METRICS_ON_REQUEST = tuple(name for name, facts in METRICS.items() if facts.on_r
 # Names of earlier versions, and the phone error rate, which are read in configs, scores of weights,
 # and options.
 RENAMED_METRICS = dict.fromkeys(("ser", "per"), "symbol_error_rate") | {"wer": "exact_match_error"}
+_RENAMED_SCORES = {f"valid/{old}": f"valid/{new}" for old, new in RENAMED_METRICS.items()}
+
+
+def with_present_names(point: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of metrics.jsonl, which an earlier version may have written."""
+    return {_RENAMED_SCORES.get(name, name): value for name, value in point.items()}
+
 
 if TYPE_CHECKING:
     Metric: TypeAlias = str

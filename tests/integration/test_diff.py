@@ -1,6 +1,7 @@
 """Training is deterministic, and `seq2seq diff` says where runs differ."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -80,10 +81,24 @@ def test_diff_compares_manifests(run, copy, seq2seq):
     recorded = json.loads((copy / "manifest.json").read_text())
     recorded["data"]["valid"] = "0"
     recorded["packages"]["torch"] = "1.0"
-    recorded["git"] = "abc-dirty"
+    recorded["git"], recorded["from"] = "abc-dirty", "base"
+    del recorded["threads"]  # as earlier versions
+    recorded["continuations"] = [{"git": "abc-dirty"}]
     (copy / "manifest.json").write_text(json.dumps(recorded))
     found = kinds(seq2seq, run, copy)
-    assert found == [("data", "valid"), ("package", "torch"), ("git", "")]
+    names = [("data", "valid"), ("from", ""), ("package", "torch"), ("threads", ""), ("git", "")]
+    assert [each for each in found if each in names] == names
+    shown = seq2seq("diff", run, copy).stdout
+    assert re.search(r"^from +none \| base$", shown, re.MULTILINE)
+    assert re.search(r"^threads +\d+ \| not recorded$", shown, re.MULTILINE)
+
+
+def test_diff_knows_the_former_names_of_metrics(run, copy, seq2seq):
+    other = shutil.copytree(run, copy.parent / "other")
+    for folder, name in ((other, "exact_match_error"), (copy, "wer")):
+        point = {"step": 20, f"valid/{name}": 1.5}
+        (folder / "metrics.jsonl").write_text(json.dumps(point) + "\n")
+    assert seq2seq("diff", other, copy).stdout == "no difference\n"
 
 
 def test_diff_names_the_first_step_with_different_metrics(run, copy, seq2seq):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS
+from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, with_present_names
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.plot.figures import COLORS, DASHES, GRAY, default_style, fonts_for
 from seq2seq_cli.run_folder import RunFolder
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 XAxis = Literal["updates", "time", "tokens"]
 
 LOSSES = ("train/loss", "valid/loss")
-_RENAMED = {f"valid/{old}": f"valid/{new}" for old, new in RENAMED_METRICS.items()}
 LR = "train/lr"
 # What the x axis adds up or reads from the training points, one unit of it, and its label.
 _AXES: dict[XAxis, tuple[str, float, str]] = {
@@ -49,8 +48,8 @@ def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
     folder.ensure_is_run()
     points = [
         {
-            _RENAMED.get(name, name): float(value)
-            for name, value in point.items()
+            name: float(value)
+            for name, value in with_present_names(point).items()
             if isinstance(value, int | float) and abs(value) < 1e300
         }
         for point in folder.metrics_points()
