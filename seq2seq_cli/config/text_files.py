@@ -62,7 +62,7 @@ def _must_be_files(path: Path, info: ValidationInfo) -> Path:
             raise ValueError(f"the folder {path} has no files")
         if not exists:
             raise MissingFile(path)
-        raise ValueError(f"{path} is a stream, but text is read several times: write it to a file")
+        raise ValueError(f"{path} is a stream, which can be read only once: write it to a file")
     return path
 
 

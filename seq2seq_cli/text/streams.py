@@ -17,6 +17,7 @@ from pathlib import Path
 
 from seq2seq_cli.config.text import PAIRS_FORMATS, without_compression
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import naming
 from seq2seq_cli.paths import remote_errors
 from seq2seq_cli.processes import ending_at_sigterm
 from seq2seq_cli.text.compression import BY_SUFFIX
@@ -67,7 +68,8 @@ def _as_file(path: Path | None, copies: ExitStack, *, is_pairs: bool) -> Path | 
     name = Path("stdin") if path == STANDARD_STREAM else path
     copy = Path(folder) / without_compression(name.name)
     is_stdin = path in _STDIN
-    with standard_input() if is_stdin else path.open("rb") as stream, copy.open("wb") as file:
+    opened = standard_input() if is_stdin else path.open("rb")
+    with opened as stream, naming(copy), copy.open("wb") as file:
         is_device = not is_stdin and (path.is_block_device() or path.is_char_device())
         if is_device and not os.isatty(stream.fileno()):
             raise UserError(f"{path} is a device, not a text file")

@@ -6,6 +6,8 @@ import io
 import json
 import lzma
 import os
+import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -154,6 +156,17 @@ def test_bad_line_of_a_pipe_is_named_by_its_number(trained, seq2seq, piped, temp
     assert "pipe-2.tsv.gz is not a complete gzip file" in message
 
 
+def test_copy_that_finds_no_room_is_named(trained, seq2seq, piped, temporary):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))
+    try:
+        message = seq2seq("eval", trained, "--pairs", piped(b"1\tone\n" * 9_000)).error()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert re.search(f"error: {temporary}/.*/pipe-1: File too large", message)
+    assert list(temporary.iterdir()) == []
+
+
 def test_sigterm_removes_the_copy_of_a_stream(trained, numbers, tmp_path):
     command = [sys.executable, "-m", "seq2seq_cli", "eval", str(trained), "--src", "-"]
     command += ["--ref", str(numbers / "test.tgt")]
@@ -187,7 +200,7 @@ def test_pipes_are_rejected_as_training_text(numbers, seq2seq, tmp_path):
     for verb in ("train", "check", "vocab"):
         message = seq2seq(verb, tmp_path / "x.yaml").error()
         assert "data.train.src: " in message
-        assert "is a stream, but text is read several times" in message
+        assert "is a stream, which can be read only once" in message
     (tmp_path / "empty").mkdir()
     option = f"data.valid.tgt={tmp_path / 'empty'}"
     result = seq2seq("check", numbers / "numbers.yaml", "--set", option)
