@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli.config.loader import config_yaml, flatten, load_config, resume_policies, yaml_text
+from seq2seq_cli.config.metrics import RENAMED_METRICS
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig
@@ -319,12 +320,24 @@ def _check_general_baseline(run: Run, scored_by: str | None, *, is_scored_alike:
 
 
 def _was_scored_alike(folder: RunFolder, run: Run, hashes: dict[str, str]) -> bool:
-    """Return True for a state of an earlier version, whose hash included `statistics.json`."""
+    """Return True for a state of an earlier version, whose hash included `statistics.json`.
+
+    The metric may have had a former name.
+    """
     statistics = read_record(folder.statistics, TextStatistics)
-    return statistics is not None and run.state.scored_by == _scored_by(run, hashes, statistics)
+    metric = run.config.validation.metric
+    names = [metric, *(old for old, new in RENAMED_METRICS.items() if new == metric)]
+    return statistics is not None and run.state.scored_by in [
+        _scored_by(run, hashes, statistics, name) for name in names
+    ]
 
 
-def _scored_by(run: Run, hashes: dict[str, str], statistics: TextStatistics | None = None) -> str:
+def _scored_by(
+    run: Run,
+    hashes: dict[str, str],
+    statistics: TextStatistics | None = None,
+    metric: str | None = None,
+) -> str:
     """Return a hash of all but the model that a validation score depends on.
 
     Other training text changes a score too little to count: where lines are cut, and how long
@@ -337,7 +350,8 @@ def _scored_by(run: Run, hashes: dict[str, str], statistics: TextStatistics | No
         hashes.get("valid"),
         *([hashes["general"], validation.general_tolerance] if "general" in hashes else []),
         config.data.on_bad_line,
-        *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
+        metric or validation.metric,
+        *(validation.decode, validation.bleu_tokenize, validation.lowercase),
         *(["merge_references"] if validation.merge_references else []),
         config.decoding.model_dump(mode="json", exclude={"tokens_per_batch", "tag"}),
         *([statistics.model_dump()] if statistics is not None else []),

@@ -30,6 +30,7 @@ from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import PAD_ID
 from seq2seq_cli.training.checkpoints.checkpoint import SaveBudget, read_state
+from seq2seq_cli.training.checkpoints.manifest import text_hashes
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.run import Hooks
@@ -284,6 +285,29 @@ def test_best_score_is_reset_where_validation_means_something_else(config, seq2s
     given = ("--set", name, "--allow-changed", name.partition("=")[0])
     result = seq2seq("train", config, "--run-dir", run, *given, *option("max_steps", 16)).ok()
     assert "validation changed; the best score so far is reset" in result.stderr
+
+
+def test_best_score_stays_under_the_former_name_of_the_metric(config, seq2seq, tmp_path):
+    settings = yaml.safe_load(config.read_text())
+    settings["validation"] |= {"metric": "exact_match_error", "decode": True, "every": 4}
+    config, run = write_config(tmp_path, settings), tmp_path / "run"
+    train(load_config(config), run, hooks=stop_at(8))
+    found, path = load_config(run / "config.yaml"), last_checkpoint(run) / "state.json"
+    assert found.valid_text is not None
+    parts = (
+        *(text_hashes(found)["valid"], found.data.on_bad_line, "wer", True, "13a", False),
+        found.decoding.model_dump(mode="json", exclude={"tokens_per_batch", "tag"}),
+        json.loads((run / "statistics.json").read_text()),
+        *found.valid_text.options,
+    )
+    state = json.loads(path.read_text())
+    del state["sha256"]
+    state["scored_by"] = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    content = json.dumps(state, sort_keys=True).encode()
+    path.write_text(json.dumps({**state, "sha256": hashlib.sha256(content).hexdigest()}))
+    result = seq2seq("train", config, "--run-dir", run, *option("max_steps", 12)).ok()
+    assert "from step 8" in result.stderr
+    assert "the best score so far is reset" not in result.stderr
 
 
 def test_training_may_run_in_a_thread(config, tmp_path):
