@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.metrics import METRICS, Metric, with_present_names
+from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import DamagedFileError
 from seq2seq_cli.extras.tune.space import Option
@@ -178,5 +178,5 @@ def record_of(folder: Path) -> Path:
 def _validations(run: RunFolder, metric: Metric) -> dict[int, float]:
     """Return the score of each validation of a run by its step; NaN where it is not finite."""
     name = f"valid/{metric}"
-    points = [point for point in map(with_present_names, run.metrics_points()) if name in point]
+    points = [point for point in run.metrics_points() if name in point]
     return {point["step"]: math.nan if point[name] is None else point[name] for point in points}
