@@ -408,7 +408,8 @@ def test_a_full_disk_leaves_none_of_the_files(suffix: str, seq2seq: Command, tmp
         message = seq2seq(*command, "--processes", 1).error()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert f"{src}: File too large" in message
+    assert f"error: {src.parent}" in message  # versions of Python close another file first
+    assert ": File too large" in message
     assert not [*src.parent.iterdir()]
     seq2seq(*command, "--processes", 1).ok()
     assert len([*src.parent.iterdir()]) == 3

@@ -29,6 +29,11 @@ def studies_of(path: Path) -> list[dict]:
     return json.loads(path.read_text())["studies"]
 
 
+def arrays_of(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
 def test_numbered_files_are_replaced_with_force_alone(trained, seq2seq: Command, here):
     (here / "a.2.npz").write_text("x")
     command = ("attend", trained, "3 1 4", "2", "--output", "a.npz")
@@ -46,7 +51,7 @@ def test_own_translation_in_all_formats(trained, seq2seq: Command, here):
         f"wrote {file}" for file in files
     ]
     (study,) = studies_of(here / "a.json")
-    arrays = np.load(here / "a.npz", allow_pickle=False)
+    arrays = arrays_of(here / "a.npz")
     assert study["target"]["tokens"] == ["▁three", "▁one", "▁four", "</s>"]
     assert arrays["predicted_tokens"].tolist() == study["target"]["tokens"]
     assert arrays["decoder_tokens"].tolist() == ["<s>", "▁three", "▁one", "▁four"]
@@ -92,7 +97,7 @@ def test_translations_and_alignments_are_those_of_translate(trained, seq2seq: Co
         assert study["target"]["tokens"][:-1] == best["tokens"]
         assert study["alignment"] == best["alignment"]
         assert study["log_prob"] == pytest.approx(best["log_prob"], abs=1e-4)
-        arrays = np.load(here / f"a.{number}.npz")
+        arrays = arrays_of(here / f"a.{number}.npz")
         assert arrays["predicted_tokens"].tolist() == study["target"]["tokens"]
 
 
@@ -214,7 +219,7 @@ def test_documented_lines_attribute_the_export_with_inseq(seq2seq: Command, here
     assert (here / "attribution.json").exists()
     target = "one two"
     assert seq2seq("attend", run, "1 2", "--target", target, "-o", "a.npz").exit_code == 0
-    arrays = np.load(here / "a.npz")
+    arrays = arrays_of(here / "a.npz")
     model = inseq.load_model("exported", "attention")
     (attributed,) = model.attribute("1 2", target, show_progress=False).sequence_attributions
     weights = attributed.source_attributions.permute(2, 3, 1, 0).numpy()  # as ours: LHTS

@@ -96,9 +96,9 @@ def test_an_offer_to_switch_protocols_is_ignored(server: Served, protocol: bytes
 
 def test_a_body_that_is_too_large_is_refused_before_it_comes(server: Served):
     head = FORM_HEAD + b"Content-Length: 6000000\r\n\r\n"
-    assert first_line(server, head) == b"HTTP/1.1 413 Request Entity Too Large\r\n"
+    assert first_line(server, head).startswith(b"HTTP/1.1 413 ")
     waits = FORM_HEAD + b"Expect: 100-continue\r\nContent-Length: 6000000\r\n\r\n"
-    assert first_line(server, waits) == b"HTTP/1.1 413 Request Entity Too Large\r\n"
+    assert first_line(server, waits).startswith(b"HTTP/1.1 413 ")
 
 
 @pytest.mark.parametrize("close", [b"", b"Connection: close\r\n"])
