@@ -7,7 +7,7 @@ import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -21,7 +21,7 @@ _MAX_COMPRESSION = 100
 _FREE_TO_UNPACK = 1 << 28
 
 # Few bytes at a time, as each of them may unpack to 32 KiB.
-_ZSTD_BYTES_AT_ONCE = 1 << 10
+_PACKED_AT_ONCE = 1 << 10
 _BUFFER = 1 << 18
 
 
@@ -31,53 +31,81 @@ class Compression(NamedTuple):
     open: Callable[[BinaryIO], Any]
 
 
-class _ZstdReader(io.RawIOBase):
-    """Reads all frames of a .zst file; EOFError if the last one is not whole.
+def _unpacked(
+    file: BinaryIO,
+    start: Callable[[], Any],
+    damage: type[Exception],
+    most: Sequence[int] = (),
+    padding: bytes = b"",
+) -> Iterator[bytes]:
+    """Yield the text of all streams of a file; EOFError if one is damaged or not whole.
 
-    The reader of the package itself ends silently at a file that was cut off.
+    The readers of the packages themselves end silently at a later stream that is damaged (bz2 and
+    lzma) or cut off (zstandard). `start` makes the unpacker of a stream, which unpacks at `most` so
+    many bytes at once; `padding` may follow a stream.
     """
+    packed = file.read(_PACKED_AT_ONCE)
+    while True:
+        stream = start()
+        while not stream.eof:
+            if not packed and getattr(stream, "needs_input", True):
+                packed = file.read(_PACKED_AT_ONCE)
+                if not packed:
+                    raise EOFError
+            try:
+                text = stream.decompress(packed, *most)
+            except damage:
+                raise EOFError from None
+            yield text
+            packed = stream.unused_data
+        packed = packed.lstrip(padding)
+        while not packed:
+            if not (read := file.read(_PACKED_AT_ONCE)):
+                return
+            packed = read.lstrip(padding)
 
-    def __init__(self, file: BinaryIO) -> None:
-        import zstandard
 
-        self._damage = zstandard.ZstdError
-        self._start_frame = zstandard.ZstdDecompressor().decompressobj
-        self._file = file
-        self._frame = self._start_frame()
-        self._is_whole = True
-        self._packed = b""
-        self._unpacked = memoryview(b"")
+class _Reader(io.RawIOBase):
+    """A file of these chunks."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._chunk = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._unpacked:
-            self._packed = self._packed or self._file.read(_ZSTD_BYTES_AT_ONCE)
-            if not self._packed:
-                if not self._is_whole:
-                    raise EOFError
-                return 0
-            try:
-                self._unpacked = memoryview(self._frame.decompress(self._packed))
-            except self._damage:
-                raise EOFError from None
-            self._is_whole = self._frame.eof
-            self._packed = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = self._start_frame()
-        count = min(len(buffer), len(self._unpacked))
-        buffer[:count], self._unpacked = self._unpacked[:count], self._unpacked[count:]
+        self._chunk = self._chunk or memoryview(next(filter(None, self._chunks), b""))
+        count = min(len(buffer), len(self._chunk))
+        buffer[:count], self._chunk = self._chunk[:count], self._chunk[count:]
         return count
+
+
+def _buffered(chunks: Iterator[bytes]) -> BinaryIO:
+    return io.BufferedReader(_Reader(chunks), _BUFFER)
+
+
+def _open_bz2(file: BinaryIO) -> BinaryIO:
+    return _buffered(_unpacked(file, bz2.BZ2Decompressor, OSError, [_BUFFER]))
+
+
+def _open_xz(file: BinaryIO) -> BinaryIO:
+    return _buffered(_unpacked(file, lzma.LZMADecompressor, lzma.LZMAError, [_BUFFER], b"\0"))
+
+
+def _open_zstd(file: BinaryIO) -> BinaryIO:
+    import zstandard
+
+    start = zstandard.ZstdDecompressor().decompressobj
+    return _buffered(_unpacked(file, start, zstandard.ZstdError))
 
 
 BY_SUFFIX: dict[str, Compression] = {
     ".gz": Compression("gzip", b"\x1f\x8b", gzip.open),
-    ".bz2": Compression("bzip2", b"BZh", bz2.open),
-    ".xz": Compression("xz", b"\xfd7zXZ\x00", lzma.open),
-    ".zst": Compression(
-        "zstd", b"\x28\xb5\x2f\xfd", lambda file: io.BufferedReader(_ZstdReader(file), _BUFFER)
-    ),
+    ".bz2": Compression("bzip2", b"BZh", _open_bz2),
+    ".xz": Compression("xz", b"\xfd7zXZ\x00", _open_xz),
+    ".zst": Compression("zstd", b"\x28\xb5\x2f\xfd", _open_zstd),
 }
 
 
@@ -93,7 +121,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             if compression is None:
                 yield packed
                 return
-            if not packed.peek(1):  # gzip and zstd would read an empty file as empty text
+            if not packed.peek(1):  # gzip would read an empty file as empty text
                 raise EOFError
             with cast(BinaryIO, compression.open(packed)) as file:
                 yield file
@@ -101,7 +129,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise UserError(f"there is no file {path}") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, not a text file") from None
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+    except (EOFError, OSError, zlib.error) as error:
         if compression is None or (isinstance(error, OSError) and error.errno is not None):
             raise  # an error of the system
         raise UserError(f"{path} is not a complete {compression.name} file") from None

@@ -6,7 +6,6 @@ A stream can be read only once, and scoring reads its text several times.
 import contextlib
 import json
 import logging
-import lzma
 import os
 import shutil
 import tempfile
@@ -93,7 +92,7 @@ def _suffix(copy: Path, *, is_pairs: bool) -> str:
         try:
             first = next(filter(None, (line.strip(_BLANK) for line in bounded_lines(text))), b"")
             is_json = first.startswith(b"{") and isinstance(json.loads(first), dict)
-        except (EOFError, OSError, zlib.error, lzma.LZMAError):  # damaged: reading it will say so
+        except (EOFError, OSError, zlib.error):  # damaged: reading it will say so
             first, is_json = b"", False
         except (ValueError, RecursionError):
             is_json = False
