@@ -112,13 +112,19 @@ def files_by_varying_part(path: Path) -> dict[str, Path]:
     """Return the files that a path stands for by what distinguishes them from one another.
 
     It is what lies between the constant beginning and end: `a` of `text/a.de` in `text/*.de`.
+    Without `**`, folders in between that have no wildcard are left out: `x/a` of `x/de/a.txt` in
+    `*/de/*.txt`.
     """
     folder, pattern = _split(path)
     return {_varying(folder, pattern, file) if pattern else "": file for file in files_of(path)}
 
 
 def _varying(folder: Path, pattern: str, file: Path) -> str:
-    name = str(file.relative_to(folder))
+    names, parts = [*file.relative_to(folder).parts], pattern.split("/")
+    if "**" not in parts:
+        names = [name for name, part in zip(names, parts, strict=True) if set(part) & _WILD]
+        parts = [part for part in parts if set(part) & _WILD]
+    name, pattern = "/".join(names), "/".join(parts)
     start = min(pattern.index(character) for character in _WILD if character in pattern)
     end = len(pattern) - max(pattern.rfind("*"), pattern.rfind("?"), pattern.rfind("]")) - 1
     return name[start : max(start, len(name) - end)]

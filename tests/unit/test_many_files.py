@@ -87,11 +87,14 @@ def test_a_file_whose_name_is_a_pattern_is_that_file(folder):
         ("**/*.de", "news/a.de", "news/a"),
         ("**/a.de", "a.de", ""),
         ("text/a.de", "text/a.de", ""),
+        ("*/de/x-*/text/*.txt", "news/de/x-a/text/b.txt", "news/x-a/b"),
+        ("*/de/a.txt", "news/de/a.txt", "news"),
+        ("**/de/*.txt", "news/de/a.txt", "news/de/a"),
     ],
 )
 def test_the_varying_part_is_between_constant_beginning_and_end(tmp_path, pattern, file, part):
     path = tmp_path / file
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     assert files_by_varying_part(tmp_path / pattern) == {part: path}
 
