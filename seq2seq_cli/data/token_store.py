@@ -212,7 +212,7 @@ class TokenStore:
         """`key`: the hash of text, tokenizers and filters; `sizes`: the pairs of each corpus."""
         self._segments = segments  # which are locked as long as they are referred to
         self.key = key
-        self.num_bytes = sum(segment.num_bytes for segment in segments)
+        self.num_bytes = sum(segment.num_bytes for segment in {*segments})  # each is stored once
         self.facts = sum((segment.facts for segment in segments), StoreStats())
         self.sizes = tuple(sizes)
         self.src = Sentences([segment.src for segment in segments])
@@ -256,7 +256,7 @@ def open_store(
     request = _Request(tokenizers, on_bad_line, max_length)
     texts = segment_texts(text)
     keys = [list(map(request.key, corpus)) for corpus in texts]
-    opened = request.open_all(dict(zip(chain(*keys), chain(*texts), strict=True)))
+    opened, _ = request.open_all(dict(zip(chain(*keys), chain(*texts), strict=True)))
     segments = [opened[key] for key in chain(*keys)]
     sizes = [sum(opened[key].facts.pairs for key in corpus) for corpus in keys]
     store = TokenStore(key_of(keys) if len(segments) > 1 else keys[0][0], segments, sizes)
@@ -285,9 +285,8 @@ def write_segments(
     request = _Request(tokenizers, on_bad_line, max_length)
     texts = list(chain(*segment_texts(text)))[number - 1 :: num_shards]
     segments = {request.key(segment): segment for segment in texts}
-    missing = [key for key in segments if not (cache_folder() / key).is_dir()]
-    request.open_all(segments)
-    return len(segments), len(missing)
+    _, num_written = request.open_all(segments)
+    return len(segments), num_written
 
 
 def segment_texts(
@@ -326,17 +325,18 @@ class _Request(NamedTuple):
         options = [text.forms, models, self.on_bad_line, self.max_length]
         return key_of([_FORMAT, hash_of_files(text.files), *options])
 
-    def open_all(self, texts: Mapping[str, ParallelText]) -> dict[str, _Segment]:
-        """Open the segments of these names; missing or damaged ones are written."""
+    def open_all(self, texts: Mapping[str, ParallelText]) -> tuple[dict[str, _Segment], int]:
+        """Open the segments of these names; missing or damaged ones are written, and counted."""
         allow_many_open_files()
         opened: dict[str, _Segment] = {}
+        num_written = 0
         for key in texts:
             with suppress(FileNotFoundError):  # at this moment another process has written it
                 if (segment := self._open(key)) is not None:
                     opened[key] = segment
         missing = {key: text for key, text in texts.items() if key not in opened}
         if not missing:
-            return opened
+            return opened, num_written
         size = sum(path.stat().st_size for text in missing.values() for path in text.files)
         processes = num_cores() if size >= _LARGE_TEXT else 1
         with splitter(self.tokenizers, self.max_length, processes) as split:
@@ -352,9 +352,10 @@ class _Request(NamedTuple):
                         usable = (p for p in pairs if p and (keeps_empty or not p.is_empty))
                         _write_segment(self._checked(split(usable), text, key), folder)
                         segment = _Segment(folder, self.tokenizers)
+                        num_written += 1
                     opened[key] = segment
         make_room()
-        return opened
+        return opened, num_written
 
     def _checked(
         self, chunks: Iterable[TokenizedChunk], text: ParallelText, key: str

@@ -159,7 +159,7 @@ def settle_interval(config: Config, cost: float, batches: BatchSampler) -> Confi
 def preprocess(config: Config, number: int, num_shards: int) -> tuple[int, int]:
     """Tokenize shard `number`, from 1, of the training text into the cache for training.
 
-    Returns how many segments the shard has, and how many of them were missing.
+    Returns how many segments the shard has, and how many of them were written.
     """
     data, text = config.data, config.train_text
     if config.tokenizer.reuse is None:

@@ -68,6 +68,14 @@ def test_corpora_that_are_segments_are_read_as_one_text(tmp_path):
     assert files.sizes == (6,)
 
 
+def test_the_size_of_a_text_has_each_segment_once(tmp_path):
+    text = ParallelText.of(pairs=tsv(tmp_path, "a"))
+    tokenizers = fit_tokenizers(text, TokenizerConfig(vocab_size=330))
+    twice = ParallelText(text.corpora * 2)
+    one, two = (open_store(each, tokenizers, "error", 99) for each in (text, twice))
+    assert (len(two), two.num_bytes) == (2 * len(one), one.num_bytes)
+
+
 def test_equal_files_count_as_often_as_there_are(tmp_path):
     path = tsv(tmp_path, "a")
     (tmp_path / "b.tsv").write_bytes(path.read_bytes())
@@ -85,6 +93,9 @@ def test_shards_of_preprocessing_write_all_segments(tmp_path):
     first = write_segments(text, tokenizers, "error", 99, 1, 2)
     assert first == (2, 2)
     assert write_segments(text, tokenizers, "error", 99, 1, 2) == (2, 0)
+    damaged = next(folder for folder in cache_folder().iterdir() if (folder / "src.ids").exists())
+    (damaged / "src.ids").write_bytes(b"")
+    assert write_segments(text, tokenizers, "error", 99, 1, 2) == (2, 1)
     assert write_segments(text, tokenizers, "error", 99, 2, 2) == (1, 1)
     before = {path.name for path in cache_folder().iterdir()}
     assert len(open_store(text, tokenizers, "error", 99)) == 9
