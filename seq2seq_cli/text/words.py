@@ -57,7 +57,11 @@ def is_spaceless(text: str) -> bool:
     return _SPACELESS.search(text) is not None
 
 
+def is_letter(character: str) -> bool:
+    """Return True for a letter, a digit and a mark, such as a vowel sign of Hindi; not for ""."""
+    return character.isalnum() or unicodedata.category(character or " ").startswith("M")
+
+
 def continues_word(character: str) -> bool:
-    """Return True if a word before this character includes it: a letter, digit or mark; not ""."""
-    is_letter = character.isalnum() or unicodedata.category(character or " ").startswith("M")
-    return is_letter and not is_spaceless(character)
+    """Return True if a word before this character includes it."""
+    return is_letter(character) and not is_spaceless(character)

@@ -238,6 +238,9 @@ def test_markup_that_begins_inside_a_word_stays_there(source: str, name: FormatN
         ("<a x>English</a>|<a y>German</a>", "英语|德语", "<a x>英语</a>|<a y>德语</a>"),
         ("one/<b>two</b>", "a/b/c", "<b>a/b/c</b>"),
         ("(<b>or</b>)", "“oder”", "“<b>oder</b>”"),
+        ("<b>buys</b>.", "खरीदता।", "<b>खरीदता</b>।"),
+        ("<b>here</b>.", "ที่นี่.", "<b>ที่นี่</b>."),
+        ("<b>coffee</b>.", "cafe\u0301.", "<b>cafe\u0301</b>."),
     ],
 )
 def test_markup_begins_inside_a_translated_word(source: str, target: str, expected: str):

@@ -12,7 +12,7 @@ from itertools import pairwise
 from seq2seq_cli.extras.serve.documents.document import Document, Gap, Sentence, Span
 from seq2seq_cli.extras.serve.messages import SentenceOutput
 from seq2seq_cli.text.sentences import separator
-from seq2seq_cli.text.words import word_spans
+from seq2seq_cli.text.words import is_letter, word_spans
 
 Range = tuple[int, int]
 
@@ -125,9 +125,9 @@ class _AlignedWords:
         before = self._source[self._src_starts[words[0]] : span.start]
         after = self._source[span.end : self._src_ends[words[-1]]]
         if span.replaces:
-            return any(letter.isalnum() for letter in before + after)
-        inner = self._source[span.start].isalnum(), self._source[span.end - 1].isalnum()
-        return (inner[0] and before[-1:].isalnum()) or (inner[1] and after[:1].isalnum())
+            return any(is_letter(letter) for letter in before + after)
+        inner = is_letter(self._source[span.start]), is_letter(self._source[span.end - 1])
+        return (inner[0] and is_letter(before[-1:])) or (inner[1] and is_letter(after[:1]))
 
     def _place(self, position: int) -> int:
         """Return the position of markup without words: next to the same word."""
@@ -149,8 +149,8 @@ class _AlignedWords:
         """Leave out what is around the span in its first and last word, such as punctuation."""
         end = self._before_punctuation(span.end, start, end)
         start = self._after_punctuation(span.start, start, end)
-        if self._source[span.start].isalnum():
-            while start < end - 1 and not self._target[start].isalnum():
+        if is_letter(self._source[span.start]):
+            while start < end - 1 and not is_letter(self._target[start]):
                 start += 1
         return start, end
 
@@ -164,8 +164,8 @@ class _AlignedWords:
             return end - len(rest)
         if place := self._dividing(rest[:1], position, start, end):
             return place
-        if self._source[position - 1].isalnum():
-            while end - 1 > start and not self._target[end - 1].isalnum():
+        if is_letter(self._source[position - 1]):
+            while end - 1 > start and not is_letter(self._target[end - 1]):
                 end -= 1
         return end
 
@@ -187,7 +187,7 @@ class _AlignedWords:
 
     def _dividing(self, mark: str, position: int, start: int, end: int) -> int:
         """Return where a mark divides a translation as it does the word (either/or), or 0."""
-        if not mark or mark.isalnum():
+        if not mark or is_letter(mark):
             return 0
         word, target = "".join(self._divided_word(position)), self._target[start:end]
         is_one = word.count(mark) == target.count(mark) == len(target.split()) == 1
