@@ -46,5 +46,5 @@ _SCRIPTS = {
 def scripts_of(language: str) -> list[str] | None:
     """Return the scripts of a language (BCP 47, such as sr-Latn); None if they are not known."""
     primary, *subtags = language.lower().split("-")
-    named = [_BY_SUBTAG[subtag] for subtag in subtags if subtag in _BY_SUBTAG]
+    named = [_BY_SUBTAG.get(tag) for tag in subtags if len(tag) == 4 and tag.isalpha()]
     return named[0] if named else _SCRIPTS.get(primary)

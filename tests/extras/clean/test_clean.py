@@ -24,6 +24,7 @@ from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.clean.cleaner import Job, judged
+from seq2seq_cli.extras.clean.language_scripts import scripts_of
 from seq2seq_cli.extras.clean.outputs import Outputs, opened_outputs
 from seq2seq_cli.extras.clean.rules import (
     RULES,
@@ -220,6 +221,14 @@ def test_syllables_of_tibetan_are_not_one_long_word(language, seq2seq: Command, 
         assert findings["words"]["pairs"] == rejects
 
 
+@pytest.mark.parametrize(
+    ("language", "scripts"),
+    [("mn-Mong", None), ("vi-hani", None), ("mn", ["Cyrillic"]), ("de-1996", ["Latin"])],
+)
+def test_a_script_that_is_named_replaces_the_usual_one(language: str, scripts: list[str] | None):
+    assert scripts_of(language) == scripts
+
+
 def repeats(*lines: str, **limits: int) -> list[bool]:
     pairs = [Pair(line, line) for line in lines]
     batch = Batch(pairs, Characters(), Limits(**limits), Profile(1.0, ((), ())))
@@ -291,6 +300,11 @@ def test_repeated_words_are_found_as_simple_code_does(lines: list[str], most: in
         ("En 2019 300 personnes", "2,019,300 people", True),
         ("Le train 12 5000", "The train 12,5000", True),
         ("En 1984", "In 1985", True),
+        ("بلغ ١٢٬٥٠٠٫٧٥", "It was 12,500.75", False),
+        ("بلغ ١٢،٥٠٠", "It was 12,500", False),
+        ("共１２，５００人，３．５％，２：３０", "12,500 people, 3.5%, 2:30", False),
+        ("到1984，300人", "300 people until 1984", False),
+        ("共12，500人", "12,501 people", True),
     ],
 )
 def test_other_numbers_are_found(src: str, tgt: str, is_found: bool):
