@@ -81,9 +81,11 @@ def looks_split(text: str) -> bool:
 def lacks_capitals(text: str) -> bool:
     """Return True for a line of words in lower case, in a script whose sentences have capitals.
 
-    Georgian has capitals, but not at the start of a sentence.
+    Georgian has capitals, but not at the start of a sentence. Words in another script may be Latin.
     """
-    return text.islower() and text.count(" ") >= _FEWEST_WORDS - 1 and text != text.title()
+    if not (text.islower() and text.count(" ") >= _FEWEST_WORDS - 1):
+        return False
+    return 2 * sum(c != c.title() for c in text) > sum(map(str.isalpha, text))
 
 
 def truncate_for_terminal(text: str, columns: int) -> str:
