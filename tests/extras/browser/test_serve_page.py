@@ -21,6 +21,7 @@ from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
 from seq2seq_cli.extras.serve.documents.formats import READERS
 from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
 from seq2seq_cli.extras.serve.messages import SentenceOutput
+from seq2seq_cli.text.sentences import BEFORE_SPACE
 
 ROOT = Path(__file__).parents[3]
 expect.set_options(timeout=20_000)
@@ -612,6 +613,12 @@ def test_pieces_of_texts_have_the_sentences_of_the_whole(page: Page):
             translations = [SentenceOutput(sentence.text.upper()) for sentence in part.sentences]
             written = "".join([*map(writer.add, translations), writer.rest()])
             assert written.startswith(before) and written.endswith(after)
+
+
+def test_long_lines_are_cut_after_sentences_of_every_script(page: Page):
+    for mark in f"{BEFORE_SPACE}។":
+        text, script = f"a b c{mark} " * 3, "t => import('./texts.js').then(m => m.piecesOf(t, 12))"
+        assert page.evaluate(script, text) == [f"a b c{mark} "] * 3
 
 
 # Languages, sizes, keys and what else makes a page usable
