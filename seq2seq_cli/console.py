@@ -54,8 +54,8 @@ def counted(count: int, noun: str) -> str:
 
 def columns_of(text: str) -> int:
     """Return how many columns printable text takes on a terminal."""
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+    shown = [c for c in text if unicodedata.category(c) not in ("Mn", "Me")]  # not above another
+    return len(shown) + sum(unicodedata.east_asian_width(c) in "WF" for c in shown)
 
 
 def padded(text: str, columns: int) -> str:

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from unicodedata import combining
+from unicodedata import category
 
 from rapidfuzz.distance import Levenshtein
 
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 def _visible(unit: str) -> str:
     """Return a unit so that it can be seen alone: a space, or a mark that needs a letter."""
     unit = "␣" if unit == " " else unit
-    return printable(f"◌{unit}" if combining(unit[:1] or " ") else unit)
+    return printable(f"◌{unit}" if category(unit[:1] or " ")[0] == "M" else unit)
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,8 @@ def test_text_in_subwords_is_detected(text: str, is_split: bool):
         ("very good", False),
         ("ეს არის ჩემი სახლი", False),
         ("他 来 了 吗 ?", False),
+        ("मैं रोज wifi चलाता हूँ", False),
+        ("i like the word नमस्ते", True),
     ],
 )
 def test_lower_case_is_detected(text: str, lacks: bool):
@@ -128,6 +130,14 @@ def test_duplicates_ignore_case_width_and_white_space():
 
 
 def test_columns_of_a_table_are_aligned_on_the_terminal():
-    names = ["plain", "漢字", "byte\udcff", "e\u0301"]
+    names = ["plain", "漢字", "byte\udcff", "e\u0301", "ที่นี่", "हिन्दी", "か\u3099"]
     lines = table([[name, "1"] for name in names]).split("\n")
-    assert lines == ["plain       1", "漢字        1", r"byte\udcff  1", "e\u0301           1"]
+    assert lines == [
+        "plain       1",
+        "漢字        1",
+        r"byte\udcff  1",
+        "e\u0301           1",
+        "ที่นี่          1",
+        "हिन्दी       1",
+        "か\u3099          1",
+    ]

@@ -183,6 +183,9 @@ def test_errors_show_what_cannot_be_seen_alone():
     text = translated(["a"], ["ab"], [["a b\u0301"]])
     shown = {*map(str, find_errors(text, replace(SCORING, tgt_units=CHARACTERS)).changes)}
     assert shown == {"␣ dropped", "◌\u0301 dropped"}
+    text = translated(["a"], ["क"], [["का"]])
+    (change,) = find_errors(text, replace(SCORING, tgt_units=CHARACTERS)).changes
+    assert str(change) == "◌ा dropped"
     text = translated(["a"], ["ab"], [["ab\u0301"]])
     (change,) = find_errors(text, replace(SCORING, tgt_units=CLUSTERS)).changes
     assert str(change) == "b\u0301 → b"
