@@ -5,19 +5,23 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-BEFORE_SPACE = ".!?…‽؟۔।॥။።։"  # end a sentence if a space follows
-ANYWHERE = "。！？｡"
+BEFORE_SPACE = ".!?…‽؟۔।॥။።։\u17d4\u17d5།༎፧‼⁈⁉\u037e"  # end a sentence if a space follows
+ANYWHERE = "。！？｡．"
 MARKS = BEFORE_SPACE + ANYWHERE
-CLOSING = "\"'”’“‘»›«‹)]」』）》】"  # after a mark, quotes that may open elsewhere close too
-CLOSING_ANYWHERE = "\"'”’»›)]」』）》】"  # without “, which opens here: 他笑了。“你好。”
+_INVISIBLE = "\u200b\u200e\u200f\u202c\u2069"  # zero-width space, marks of direction
+# After a mark, quotes that may open elsewhere close too.
+CLOSING = _INVISIBLE + "\"'”’“‘»›«‹)]」』）》】"
+CLOSING_ANYWHERE = re.sub("[“‘«‹]", "", CLOSING)  # “ opens here: 他笑了。“你好。”
 OPENING = "\"'“‘„‚«‹¿¡([{-–—•"
 _CLOSING, _CLOSING_ANYWHERE = re.escape(CLOSING), re.escape(CLOSING_ANYWHERE)
+_BEFORE_SPACE = f"(?:[{BEFORE_SPACE}]|(?<=[\u0370-\u03ff\u1f00-\u1fff]);)"  # Greek asks with ;
 _CANDIDATE = re.compile(
-    f"(?<![{BEFORE_SPACE}])([{BEFORE_SPACE}]++)[{_CLOSING}]*+\\s++"
+    f"(?<![{BEFORE_SPACE}])({_BEFORE_SPACE}++)[{_CLOSING}]*+\\s++"
     f"|(?<![{ANYWHERE}])([{ANYWHERE}]++)[{_CLOSING_ANYWHERE}]*+\\s*+"
 )
-_AT_THE_END = re.compile(f"([{MARKS}]++)[{_CLOSING}]*+$")
-SAME_MARK = str.maketrans("！？｡", "!?。")  # before and after Unicode's compatibility normalization
+_AT_THE_END = re.compile(f"((?:{_BEFORE_SPACE}|[{ANYWHERE}])++)[{_CLOSING}]*+$")
+# Before and after Unicode's compatibility normalization:
+SAME_MARK = str.maketrans("！？｡．\u037e", "!?。.;")
 _FULL_WIDTH = re.compile(f"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef][{_CLOSING}]*$")
 
 _LONGEST_ABBREVIATION = 12
@@ -30,8 +34,9 @@ BEFORE_NUMBERS = (
     "no|nos|nr|art|abb|abs|bd|ch|eq|fig|figs|kap|p|pp|sec|vol|s"
     "|jan|feb|mar|mär|apr|jun|jul|aug|sep|sept|oct|okt|nov|dec|dez"
 )
+_INITIAL = r"(?![àáýạ-ỹ가-힣])[^\W\d_]"  # in Vietnamese and Korean these are whole words
 _ABBREVIATION = re.compile(
-    r"[^\W\d_]|(?:[^\W\d_]{1,3}\.)+[^\W\d_]{1,3}"  # J. R. R. Tolkien, z.B., Ph.D.
+    rf"{_INITIAL}|(?:[^\W\d_]{{1,3}}\.)+[^\W\d_]{{1,3}}"  # J. R. R. Tolkien, z.B., Ph.D.
     rf"|\d{{1,2}}|[IVX]+|{TITLES}|(?i:{SHORTENED})"  # am 3. Oktober, Ludwig XIV. von Frankreich
 )
 _BEFORE_NUMBERS = re.compile(f"(?i:{BEFORE_NUMBERS})")
@@ -88,10 +93,12 @@ def _ends(line: str) -> Iterator[tuple[int, str]]:
         following = line[match.end() : match.end() + 4].lstrip(OPENING)[:1]
         if match.start() == 0 or match.end() == len(line):
             continue
-        if match[2]:  # hiragana after a quotation continues the sentence: 「はい。」と言った
-            is_end = not (match[0].rstrip()[-1] in "」』" and "\u3040" < following < "\u30a0")
-        elif has_capitals and following.islower():
-            is_end = False
+        if match[2] and match[0].rstrip()[-1] in "」』" and "\u3040" < following < "\u30a0":
+            is_end = False  # hiragana after a quotation continues the sentence: 「はい。」と言った
+        elif match[2] == "．" and (following.isdigit() or "Ａ" <= following <= "ｚ"):
+            is_end = False  # ３．５
+        elif match[1] and has_capitals and following.islower() and following.title() != following:
+            is_end = False  # a small letter, not one without capitals, such as Georgian ones
         else:
             is_end = mark != "." or not _is_abbreviation(line, match.start(), following)
         if is_end:

@@ -30,7 +30,17 @@ LINES = [
     "「はい。」と言った。|「いいえ。」|彼は行く。",
     "वह आता है।|यह घर है।|ठीक?",
     "هل جاء؟|نعم.",
-    "ሰላም።|እሺ።",
+    "هل جاء؟\u200f|نعم.\u202c|ذهب.\u2069|لا.\u200b|نعم.",  # marks of direction, zero-width space
+    "ሰላም።|እሺ።|ሰላም፧|እሺ።",
+    "សួស្តី\u17d4|អរគុណ\u17d5|ទៅ\u17d4",
+    "བོད།|ཡིན༎|བོད།",
+    "Τι κάνεις;|Καλά, το α; όχι.|Ποιος\u037e|Εγώ.",
+    "I see; You see.|What‼|No⁉|Yes⁈|OK",
+    "値は３．５である．|「はい．」と言った．",
+    "NATO აქ არის.|ბავშვი წავიდა.",
+    "네.|알겠습니다.|그러면 안 돼.|우리는 집에 가.|나도 갈게.|괜찮아요.",
+    "Chào ạ.|Tôi khỏe.|Anh ở đâu ạ.|Tôi ở nhà.",
+    "Он живёт в г. Москва.|Das sind Töpfe u. ä. Dinge.|Да.",
     "Nothing here ends, not even 3.5 or a.b.c or e.g. this",
     "... und dann kam er.",
     ".",
@@ -40,7 +50,7 @@ LINES = [
 @pytest.mark.parametrize("line", LINES)
 def test_split_sentences(line):
     sentences = [sentence.strip() for sentence in line.split("|")]
-    is_chinese = "。" in line
+    is_chinese = "。" in line or "．" in line
     assert split_sentences(("" if is_chinese else " ").join(sentences)) == sentences
     assert split_sentences("  \t" + "\u3000 ".join(sentences) + "\n") == sentences
 
