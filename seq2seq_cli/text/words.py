@@ -12,7 +12,8 @@ _IDEOGRAPHIC = (
     "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40"
     "\uff5b-\uff9f\U00020000-\U0003ffff"
 )
-_MARKS = "\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef" + "".join(
+_JOINERS = "\u00ad\u200c\u200d\u2060"  # soft hyphen, zero-width (non-)joiner, word joiner
+_MARKS = f"\u200b{_JOINERS}\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef" + "".join(
     character
     for first, last in ("\u0e00\u0eff", "\u1000\u109f", "\u1780\u17ff")
     for character in map(chr, range(ord(first), ord(last) + 1))
@@ -63,5 +64,9 @@ def is_letter(character: str) -> bool:
 
 
 def continues_word(character: str) -> bool:
-    """Return True if a word before this character includes it."""
-    return is_letter(character) and not is_spaceless(character)
+    """Return True if a word before this character includes it.
+
+    Letters, digits and marks continue a word, and what joins letters unseen.
+    """
+    is_inner = is_letter(character) or character in tuple(_JOINERS)
+    return is_inner and not is_spaceless(character)

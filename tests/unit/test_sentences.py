@@ -70,6 +70,7 @@ def test_marks_inside_training_lines_end_no_sentence():
     assert find_inner_marks([*greetings, "Stop!", "Look!"]) == ""  # as often at the ends
     assert find_inner_marks(["a . b . c", "d . e"]) == "."
     assert find_inner_marks(["他说。她说", "他说。她说"]) == "。"
+    assert find_inner_marks(["Τι\u037e Εγώ", "Τι; Εγώ", "Τι;"]) == ";"
     assert find_inner_marks(["1 2 3", "", "  "]) == ""
     assert find_inner_marks(["他说！她说", "they say! he says"]) == "!"
     assert split_sentences("他说！她说", "!") == ["他说！她说"]  # one mark, whatever its width
@@ -124,11 +125,12 @@ def test_split_words_by_spaces_or_characters():
         "了",
     ]
     assert split_words("ที่นี่") == ["ที่", "นี่"]  # letters with the marks that follow them
+    assert split_words("ខ្\u200bញុំ\u2060 a\u200bb") == ["ខ្\u200b", "ញុំ\u2060", "a\u200bb"]
 
 
 def test_words_continue_with_letters_and_combining_marks():
-    assert all(map(continues_word, "aß7é\u0301ी한ж"))
-    assert not any(map(continues_word, " .-'’▁東カก。\u3000"))
+    assert all(map(continues_word, "aß7é\u0301ी한ж\u00ad\u200c\u200d\u2060"))
+    assert not any(map(continues_word, " .-'’▁東カก。\u3000\u200b"))
 
 
 @given(line=odd_lines, cuts=st.lists(st.integers(0, 60), max_size=9))
