@@ -12,10 +12,12 @@ from number_task import FAST, number_pairs, numbers_config, write_config, write_
 
 from seq2seq_cli import Translator
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.data.record import read_record
 from seq2seq_cli.data.statistics import TextStatistics
-from seq2seq_cli.decoding.lines.segmentation import Bounds
+from seq2seq_cli.decoding.lines.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
 LINES = 40
 
@@ -156,6 +158,17 @@ def test_only_sentences_over_max_length_are_split_into_parts(run, seq2seq):
         "sentences, translated one by one",
         "1 sentence is longer than data.max_length; it was translated in 2 parts",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "are_in_words"),
+    [("abcd", [False, True]), ("東京東京", [False, False]), ("東京ab", [False, False])],
+)
+def test_parts_of_a_script_without_spaces_are_separated(line, are_in_words):
+    tokenizer = Tokenizer.fit([line] * 9, TokenizerConfig(kind="char", vocab_size=9))
+    half = (len(tokenizer.to_ids(line)) + 1) // 2
+    ((parts,), _) = segment_lines([line], tokenizer, Bounds(half, half))
+    assert [part.begins_in_word for part in parts] == are_in_words
 
 
 def test_alignments_count_words_across_segments(run, lines, seq2seq):

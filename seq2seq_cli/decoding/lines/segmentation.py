@@ -11,7 +11,7 @@ from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.text.quoting import SPACE
 from seq2seq_cli.text.sentences import split_sentences
-from seq2seq_cli.text.words import split_words
+from seq2seq_cli.text.words import is_spaceless, split_words
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
 
@@ -104,8 +104,9 @@ def segment_lines(
 
 
 def _is_in_word(around: Ids, tokenizer: Tokenizer) -> bool:
-    """Return True if there is no space between two tokens; False for the first one alone."""
+    """Return True if two tokens are of one word; False for the first one alone."""
     if len(around) == 1:
         return False
     before, after = tokenizer.pieces_of(around)
-    return not (before.endswith(SPACE) or after.startswith(SPACE))
+    has_space = before.endswith(SPACE) or after.startswith(SPACE)
+    return not (has_space or is_spaceless(before[-1:] + after[:1]))
