@@ -14,6 +14,7 @@ from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens
 from seq2seq_cli.decoding.target_words import TargetWords
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.quoting import SPACE
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 ENGLISH = "do does doing done the they then these tea team art party start see seem a an at . , !"
@@ -76,6 +77,27 @@ def test_words_are_banned_in_every_spelling(kind, word):
         forbidden = set((logits[0, 0] < 0).nonzero()[:, 0].tolist())
         assert last in forbidden
         assert not any(token <= EOS_ID or tokenizer.is_byte(token) for token in forbidden - {last})
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_tokens_that_end_a_banned_word_are_banned(kind):
+    """One token may hold a word, or its last letters, and a mark after it."""
+    config = TokenizerConfig(
+        kind=kind, vocab_size=330, user_defined_symbols=("17.", "ea,", "-tea-")
+    )
+    tokenizer = Tokenizer.fit(iter(["tea, 17. seat -tea- at t"] * 9), config)
+    banned = BannedWords(["tea", "17"], tokenizer)
+    symbols = tokenizer.ids_of(["17.", "ea,", "-tea-"])
+    space = tokenizer.ids_of([SPACE])
+    for past, forbidden in [
+        (space, [1, 0, 1]),
+        (tokenizer.to_ids("at"), [0, 0, 1]),
+        (tokenizer.to_ids("at t"), [0, 1, 1]),
+        (tokenizer.to_ids("at t") + space, [1, 0, 1]),
+    ]:
+        logits = torch.zeros(1, 1, len(tokenizer))
+        banned.apply(logits, torch.tensor([[past]]))
+        assert (logits[0, 0, symbols] < 0).tolist() == forbidden
 
 
 def test_marks_are_required_as_words_where_they_are_words():

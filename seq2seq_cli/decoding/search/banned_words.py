@@ -3,6 +3,7 @@
 B sentences, W hypotheses of each, T positions, V vocabulary.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -21,9 +22,10 @@ Completing = tuple[Ids, int, str]
 class BannedWords:
     """Words that no translation may contain, however they are split into tokens.
 
-    When tokens have spelt a banned word, a letter must follow, which makes it another word. In a
-    script without spaces, and of punctuation, the token that would complete the word is forbidden.
-    Anything else (a phrase, or any word if tokens are words) is forbidden in its usual tokens only.
+    When tokens have spelt a banned word, a letter must follow, which makes it another word; a token
+    that would both complete and end it, such as `17.`, is forbidden. In a script without spaces,
+    and of punctuation, each token that would complete the word is. Anything else (a phrase, or any
+    word if tokens are words) is forbidden in its usual tokens only.
     """
 
     def __init__(self, words: Sequence[str], tokenizer: Tokenizer) -> None:
@@ -32,7 +34,6 @@ class BannedWords:
         if "" in normalized:
             raise UserError("decoding.banned_words: an empty word cannot be banned")
         target = TargetWords(tokenizer)
-        self._ends_word_V = ~torch.tensor(target.continues_word)
         of_parts = any(target.continues_word)
         spaceless = [
             word
@@ -40,12 +41,16 @@ class BannedWords:
             if is_spaceless(word) or (of_parts and not any(map(continues_word, word)))
         ]
         whole = [word for word in normalized if of_parts and all(map(continues_word, word))]
-        self._words = frozenset(whole)
         others = [word for word in normalized if word not in (*whole, *spaceless)]
         sequences = (tokenizer.to_ids(word) for word in others)
         self._sequences = [ids for ids in sequences if UNK_ID not in ids]
-        all_tokens = range(len(tokenizer)) if spaceless else ()
+        all_tokens = range(len(tokenizer)) if spaceless or whole else ()
         surfaces = [tokenizer.surfaces([token])[0] for token in all_tokens]
+        self._words = frozenset(whole)
+        containing, ending = _ending(self._words, surfaces)
+        self._sequences += [[token] for token in containing]
+        ending[""] = [token for token, goes_on in enumerate(target.continues_word) if not goes_on]
+        self._ending = {rest: torch.tensor(ids) for rest, ids in ending.items()}
         self._completing = {word: _completing(word, surfaces, tokenizer) for word in spaceless}
 
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
@@ -70,13 +75,31 @@ class BannedWords:
         start = len(text)  # of the last word
         while start and continues_word(text[start - 1]):
             start -= 1
-        if text[start:] in self._words:
-            logits_V[: len(self._ends_word_V)][self._ends_word_V.to(logits_V.device)] = -torch.inf
+        has_ended = "".join(self._tokenizer.surfaces(past[-1:])).endswith(" ")
+        last_word = "" if has_ended else text[start:]
+        for word in self._words:
+            rest = word[len(last_word) :]
+            if word.startswith(last_word) and rest in self._ending:
+                logits_V[self._ending[rest].to(logits_V.device)] = -torch.inf
         for word, candidates in self._completing.items():
             tail = text[max(0, len(text) - len(word) + 1) :]
             for begun, token, surface in candidates:
                 if word in tail + surface and past[len(past) - len(begun) :] == begun:
                     logits_V[token] = -torch.inf
+
+
+def _ending(words: frozenset[str], surfaces: Sequence[str]) -> tuple[Ids, dict[str, Ids]]:
+    """Return the tokens that contain one of the words, and by its last letters what ends a word."""
+    letters = set(filter(continues_word, set("".join(surfaces))))
+    containing: Ids = []
+    ending: dict[str, Ids] = defaultdict(list)
+    for token, surface in enumerate(surfaces):
+        first, *others = "".join(c if c in letters else " " for c in surface).split(" ")
+        if others:
+            ending[first].append(token)
+        if words.intersection(others[:-1]):
+            containing.append(token)
+    return containing, ending
 
 
 def _completing(word: str, surfaces: Sequence[str], tokenizer: Tokenizer) -> list[Completing]:
