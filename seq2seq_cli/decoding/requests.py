@@ -1,6 +1,6 @@
 """Requests to a search and the hypotheses it returns, as token ids."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ class Phrase(NamedTuple):
     inner: tuple[int, ...]  # its tokens anywhere else
     word_ends: WordEnds | None = None  # the tokens that may follow; None: all
     inner_bytes: frozenset[int] = frozenset()  # its tokens that continue a character
+    is_in_text: Callable[[Ids], bool] | None = None  # of other tokens; None: its tokens alone count
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """The target vocabulary, by where its words end: prefixes and required phrases."""
 
-from seq2seq_cli.decoding.requests import Phrase, WordEnds
+import functools
+
+from seq2seq_cli.decoding.requests import Ids, Phrase, WordEnds
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.quoting import SPACE
 from seq2seq_cli.text.sentences import OPENING
@@ -37,13 +39,25 @@ class TargetWords:
         inner = first if UNK_ID in inner else inner
         word_ends = self._word_ends if continues_word(text[-1:]) else None
         inner_bytes = frozenset(filter(self._tokenizer.continues_character, first + inner))
-        return Phrase(first, inner, word_ends, inner_bytes)
+        is_in_text = None if self._word_ends is None else functools.partial(self._has, text)
+        return Phrase(first, inner, word_ends, inner_bytes, is_in_text)
 
     def prefix(self, text: str) -> tuple[tuple[int, ...], WordEnds | None]:
         """Return the tokens of a prefix, and those that may follow if white space ends it."""
         stripped = text.rstrip()
         is_whole = stripped not in ("", text) and not is_spaceless(stripped[-1])
         return self._ids(text), self._word_ends if is_whole else None
+
+    def _has(self, phrase: str, ids: Ids) -> bool:
+        """Return True if a text of tokens contains the phrase, however it is split into tokens."""
+        before, *others = self._tokenizer.to_text(ids).split(phrase)
+        for after in others:
+            begins_word = not (continues_word(before[-1:]) and continues_word(phrase[0]))
+            ends_word = not (continues_word(phrase[-1]) and continues_word(after[:1]))
+            if begins_word and ends_word:
+                return True
+            before = phrase + after
+        return False
 
     def _ids(self, text: str) -> tuple[int, ...]:
         ids = tuple(self._tokenizer.to_ids(text))

@@ -80,8 +80,8 @@ def test_words_are_banned_in_every_spelling(kind, word):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_tokens_that_end_a_banned_word_are_banned(kind):
-    """One token may hold a word, or its last letters, and a mark after it."""
+def test_tokens_that_end_a_word_count(kind):
+    """One token may hold a banned or required word, or its last letters, and a mark after it."""
     config = TokenizerConfig(
         kind=kind, vocab_size=330, user_defined_symbols=("17.", "ea,", "-tea-")
     )
@@ -98,6 +98,12 @@ def test_tokens_that_end_a_banned_word_are_banned(kind):
         logits = torch.zeros(1, 1, len(tokenizer))
         banned.apply(logits, torch.tensor([[past]]))
         assert (logits[0, 0, symbols] < 0).tolist() == forbidden
+        phrases = [TargetWords(tokenizer).phrase(word) for word in ("17", "tea")]
+        are_met = [
+            any(missing_tokens([*past, symbol], [phrase]) == (0, []) for phrase in phrases)
+            for symbol in symbols
+        ]
+        assert are_met == forbidden  # for the same reasons
 
 
 def test_marks_are_required_as_words_where_they_are_words():
