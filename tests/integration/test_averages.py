@@ -213,6 +213,23 @@ def test_finished_run_compares_again_only_if_candidates_differ(config, runs, seq
     assert "comparing 4 models" in seq2seq(*command, *other).stderr
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_another_validation_compares_the_model_so_far_too(config, runs, tmp_path, is_there):
+    """Once: where no validation has kept a model, the one that is written then counts as it."""
+    run = shutil.copytree(runs["ema"], tmp_path / "run")
+    whole = (run / "model.safetensors").read_bytes()
+    if not is_there:
+        (run / "model.safetensors").unlink()
+    given = load_config(config, [*EMA, "decoding.repetition_penalty=1.1"])
+    train(given, run, allow_changed=["decoding.repetition_penalty"])
+    rows = candidates(run)
+    assert (rows[0]["model"], rows[0]["chosen"]) == ("model so far", is_there)
+    assert [row["chosen"] for row in rows].count(True) == 1
+    assert not is_there or (run / "model.safetensors").read_bytes() == whole
+    train(given, run)
+    assert candidates(run) == rows
+
+
 def test_damaged_weights_are_left_out_of_the_comparison(config, runs, tmp_path, caplog):
     run = shutil.copytree(runs["ema"], tmp_path / "run")
     (run / "candidates.jsonl").unlink()

@@ -71,6 +71,8 @@ def find_candidates(folder: RunFolder, config: Config, state: TrainingState) -> 
         also = (" and EMA" if state.has_ema else " and last") if is_best else ""
         name = f"best{also}, step {state.best_step:,}"
         singles.append(Candidate(name, (best[state.best_step],)))
+    elif folder.model.is_file():  # validation changed since it was chosen
+        singles.append(Candidate("model so far", (folder.model,)))
     if state.has_ema or not is_best:
         singles.append(Candidate(f"last, step {state.step:,}", (last / "weights.safetensors",)))
     return [*singles, *averages]
@@ -144,17 +146,17 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
         if monitor is not None:
             monitor.candidates(step, table)
         logger.info("%s", table)
-    metrics = {one.candidate: one.metrics for one in scored}
-    now = find_candidates(folder, config, run.state)  # an average has moved the best model
+    metrics = {one.candidate.name: one.metrics for one in scored}
     lines = [
         {
             "step": step,
-            "model": candidate.name,
-            "files": [str(path.relative_to(folder.path)) for path in present.files],
-            "chosen": chosen is not None and candidate == chosen.candidate,
-            **metrics.get(candidate, {}),
+            "model": name,
+            "files": [str(path.relative_to(folder.path)) for path in files],
+            "chosen": chosen is not None and name == chosen.candidate.name,
+            **metrics.get(name, {}),
         }
-        for candidate, present in zip(candidates, now, strict=True)
+        # as they are now: an average has moved the best model, or is the model so far
+        for name, files in find_candidates(folder, config, run.state)
     ]
     run.hooks.before_write(folder.candidates)
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
