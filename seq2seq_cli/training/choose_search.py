@@ -15,6 +15,7 @@ from seq2seq_cli.decoding.default_search import DefaultSearch, MeasuredSearch, r
 from seq2seq_cli.decoding.requests import NotFiniteError
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
+from seq2seq_cli.errors import Interrupted
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.files import write_json
 from seq2seq_cli.metrics.metrics import Scoring, score_text
@@ -22,8 +23,11 @@ from seq2seq_cli.metrics.references import References, group_by_source, referenc
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import load_tokenizers
 from seq2seq_cli.training.run import Run, TrainingState, nothing
+from seq2seq_cli.training.signals import StopRequest
 
 logger = logging.getLogger(__name__)
+
+Measure = Callable[[int, float], MeasuredSearch]  # of a beam size and a length penalty
 
 _BEAM = 5
 _LEAST_GAIN = 0.3  # of the metric, by a beam, and by each step of its length penalty
@@ -49,18 +53,20 @@ class Sample(NamedTuple):
         return score - other if METRICS[metric].higher_is_better else other - score
 
 
-def choose_search(folder: RunFolder, run: Run) -> None:
+def choose_search(folder: RunFolder, run: Run, stop: StopRequest) -> None:
     """Measure searches with the run's model, and write the one that `auto` stands for.
 
     It is done for a finished run whose config has `auto`, if there are enough validation sources;
     once, unless validation changes. An earlier choice is removed if there is none to make now. The
-    model decodes as `translate` does, on the device of the training.
+    model decodes as `translate` does, on the device of the training. Raises Interrupted after a
+    signal, before the next search.
     """
     valid, state = run.data.valid, run.state
     if valid is None or not _has_choice(folder, run.config, valid):
         folder.search.unlink(missing_ok=True)
     elif not _is_chosen(folder, state):
-        _choose(folder, run.config, valid, state.step, state.scored_by, run.hooks.before_write)
+        scored_by, before_write = state.scored_by, run.hooks.before_write
+        _choose(folder, run.config, valid, state.step, scored_by, stop, before_write)
 
 
 def choose_search_of_ensemble(ensemble: RunFolder) -> None:
@@ -78,7 +84,7 @@ def choose_search_of_ensemble(ensemble: RunFolder) -> None:
     valid = read_held_out(
         config.valid_text, load_tokenizers(members[0], config.tokenizer), config.data
     )
-    _choose(ensemble, config, valid, step, scored_by)
+    _choose(ensemble, config, valid, step, scored_by, StopRequest())
 
 
 def _choose(
@@ -87,12 +93,20 @@ def _choose(
     valid: HeldOut,
     step: int,
     scored_by: str,
+    stop: StopRequest,
     before_write: Callable[[Path], None] = nothing,
 ) -> None:
     translator = Translator.load(folder.path, config.training.device)
     sample = _sample(config, valid, translator)
+
+    def measure(beam: int, penalty: float) -> MeasuredSearch:
+        if stop.signal:
+            message = "stopped while choosing the default search; the same command chooses it"
+            raise Interrupted(message, 128 + stop.signal)
+        return _measure(translator, beam, penalty, sample)
+
     try:
-        found = _find_search(translator, config.decoding, step, scored_by, sample)
+        found = _find_search(measure, config.decoding, step, scored_by, sample)
     except NotFiniteError as error:
         logger.warning("no search is chosen: %s", error)
         return
@@ -136,18 +150,18 @@ def _sample(config: Config, valid: HeldOut, translator: Translator) -> Sample:
 
 
 def _find_search(
-    translator: Translator, options: DecodingConfig, step: int, scored_by: str, sample: Sample
+    measure: Measure, options: DecodingConfig, step: int, scored_by: str, sample: Sample
 ) -> DefaultSearch:
     """Measure greedy search and a beam, with the best length penalty, as far as they are open."""
     beam = _BEAM if options.beam_size == "auto" else options.width
     beam = max(beam, options.n_best)
     if options.length_penalty == "auto":
-        best = _best_beam(translator, beam, sample)
+        best = _best_beam(measure, beam, sample)
     else:
-        best = _measure(translator, beam, options.alpha, sample)
+        best = measure(beam, options.alpha)
     greedy = []
     if options.width == 1:  # else beam_size or n_best asks for a beam
-        greedy = [_measure(translator, 1, best.length_penalty, sample)]
+        greedy = [measure(1, best.length_penalty)]
     is_worth_it = not greedy or sample.gain(best.score, greedy[0].score) >= _LEAST_GAIN
     return DefaultSearch(
         step=step,
@@ -161,7 +175,7 @@ def _find_search(
     )
 
 
-def _best_beam(translator: Translator, beam: int, sample: Sample) -> MeasuredSearch:
+def _best_beam(measure: Measure, beam: int, sample: Sample) -> MeasuredSearch:
     """Return the beam with the length penalty under which it scores best.
 
     From 1 on, the penalty goes up or down in steps as long as each gains enough
@@ -169,10 +183,10 @@ def _best_beam(translator: Translator, beam: int, sample: Sample) -> MeasuredSea
     of another one again does not show that a high penalty also makes the search prefer long
     hypotheses.
     """
-    best = _measure(translator, beam, 1.0, sample)
+    best = measure(beam, 1.0)
     for step in (_STEP, -_STEP):
         while 0 <= (penalty := round(best.length_penalty + step, 1)) <= _HIGHEST:
-            other = _measure(translator, beam, penalty, sample)
+            other = measure(beam, penalty)
             if sample.gain(other.score, best.score) < _LEAST_GAIN:
                 break
             best = other

@@ -94,7 +94,7 @@ def train(
                     raise Interrupted(message, 128 + stop_signal)
                 return
         run.parallel.in_main(lambda: choose_model(folder, run, stop, monitor))
-        run.parallel.in_main(lambda: choose_search(folder, run))
+        run.parallel.in_main(lambda: choose_search(folder, run, stop))
         logger.info("%s%s", already, end_line(folder, run))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from number_task import FAST, as_ensemble, number_pairs, numbers_config, write_c
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.errors import Interrupted
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.choose_search import choose_search_of_ensemble
 from seq2seq_cli.training.ensemble import scores_of, train_ensemble
 from seq2seq_cli.training.loop import train
+from seq2seq_cli.training.run import Hooks
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +195,22 @@ def test_the_choice_is_made_once_and_again_for_a_longer_run(config, run, seq2seq
     ensemble.search.write_text((run / "search.json").read_text())
     choose_search_of_ensemble(ensemble)
     assert not ensemble.search.exists()
+
+
+def test_signal_stops_the_choice_which_the_same_command_makes(config, run, tmp_path):
+    folder, asked = RunFolder(tmp_path / "run"), []
+
+    def stop(path: Path) -> None:  # after the last update, before its validation
+        if path == folder.checkpoint(24) and not asked:
+            asked.append(path)
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="stopped while choosing the default search") as raised:
+        train(load_config(config), folder.path, hooks=Hooks(before_write=stop))
+    assert raised.value.exit_status == 128 + signal.SIGTERM
+    assert not folder.search.exists()
+    train(load_config(config), folder.path)
+    assert without_speed(folder.path) == without_speed(run)
 
 
 def without_speed(run: Path) -> dict:
