@@ -175,19 +175,24 @@ def test_a_damaged_choice_is_refused(run, seq2seq, tmp_path):
     assert "search.json is damaged: beam_size is not valid" in message
 
 
-def test_the_choice_is_made_once_and_again_for_a_longer_run(config, run, seq2seq, tmp_path):
+def test_the_choice_is_made_once_and_again_for_another_model(config, run, seq2seq, tmp_path):
     copy = shutil.copytree(run, tmp_path / "run")
     assert seq2seq("train", config, "--run-dir", copy).exit_code == 0
     assert found(copy) == found(run)  # with its times
     (copy / "search.json").unlink()  # as after a crash
     assert seq2seq("train", config, "--run-dir", copy).exit_code == 0
     assert without_speed(copy) == without_speed(run)
-    longer = ("--set", "training.max_steps=26")
+    longer = ("--set", "training.max_steps=28", "--set", "training.save_every=2")
     assert seq2seq("train", config, "--run-dir", copy, *longer).exit_code == 0
-    assert found(copy)["step"] == 26
+    assert found(copy)["step"] == 28
+    before = found(copy)
+    (copy / "model.safetensors").write_bytes(b"damaged")  # so that an average takes its place
+    averaged = (*longer, "--set", "training.average_checkpoints=2")
+    seq2seq("train", config, "--run-dir", copy, *averaged).ok()
+    assert found(copy) != before
     other = (*longer, "--set", "validation.metric=chrf", "--allow-changed", "validation.metric")
     assert seq2seq("train", config, "--run-dir", copy, *other).exit_code == 0
-    assert (found(copy)["step"], found(copy)["metric"]) == (26, "chrf")
+    assert (found(copy)["step"], found(copy)["metric"]) == (28, "chrf")
     without = (*other, "--set", "data.valid=null", "--allow-changed", "data.valid")
     seq2seq("train", config, "--run-dir", copy, *without).ok()
     assert not (copy / "search.json").exists()

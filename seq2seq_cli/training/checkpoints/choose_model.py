@@ -138,6 +138,8 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
         chosen = min(finite, key=lambda one: one.quality(metric), default=None)
     if chosen is not None:
         best = chosen.candidate
+        if best.files != (folder.model,):
+            folder.search.unlink(missing_ok=True)  # the choice of another model
         install(folder, model, best, chosen.metrics, run.state, run.hooks.before_write)
         if monitor is not None and chosen.metrics:
             monitor.best(step, chosen.metrics)
