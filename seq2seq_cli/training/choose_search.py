@@ -62,7 +62,9 @@ def choose_search(folder: RunFolder, run: Run, stop: StopRequest) -> None:
     signal, before the next search.
     """
     valid, state = run.data.valid, run.state
-    if valid is None or not _has_choice(folder, run.config, valid):
+    if not folder.model.exists():
+        return
+    if valid is None or not _has_choice(run.config, valid):
         folder.search.unlink(missing_ok=True)
     elif not _is_chosen(folder, state):
         scored_by, before_write = state.scored_by, run.hooks.before_write
@@ -115,7 +117,7 @@ def _choose(
     logger.info("search: %s", found)
 
 
-def _has_choice(folder: RunFolder, config: Config, valid: HeldOut) -> bool:
+def _has_choice(config: Config, valid: HeldOut) -> bool:
     """Return True if the config leaves the search open and the run has what decides it."""
     options = config.decoding
     if "auto" not in (options.beam_size, options.length_penalty) or options.beam_size == 1:
@@ -123,8 +125,7 @@ def _has_choice(folder: RunFolder, config: Config, valid: HeldOut) -> bool:
     if options.sampling or options.diversity_groups > 1:
         return False
     sources = group_by_source(valid.pairs, merge=config.validation.merge_references)
-    has_scores = config.validation.decode and len(sources) >= _FEWEST_SOURCES
-    return has_scores and folder.model.exists()
+    return config.validation.decode and len(sources) >= _FEWEST_SOURCES
 
 
 def _is_chosen(folder: RunFolder, state: TrainingState) -> bool:

@@ -216,6 +216,8 @@ def end_line(folder: RunFolder, run: Run) -> str:
         ended += " before the learning rate fell to 0)" if falls else ")"
     if folder.model.exists():
         kept = f": {folder.model} is {_which_model(folder.model, run)}"
+    elif state.best_step is not None or run.config.data.valid is None:
+        kept = f"; {folder.model} is missing: put it back, or use --model last"
     else:
         kept = f"; no validation gave a finite score, so that there is no {folder.model}"
     if not is_cut_off:

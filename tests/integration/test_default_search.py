@@ -202,6 +202,14 @@ def test_the_choice_is_made_once_and_again_for_another_model(config, run, seq2se
     assert not ensemble.search.exists()
 
 
+def test_a_missing_model_is_named_and_leaves_the_choice(config, run, seq2seq, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    (copy / "model.safetensors").unlink()
+    ended = seq2seq("train", config, "--run-dir", copy).ok()
+    assert "model.safetensors is missing: put it back, or use --model last" in ended.stderr
+    assert found(copy) == found(run)
+
+
 def test_signal_stops_the_choice_which_the_same_command_makes(config, run, tmp_path):
     folder, asked = RunFolder(tmp_path / "run"), []
 
