@@ -34,6 +34,9 @@ def plan_run(run: Run) -> None:
     if training.warmup_steps == "auto":
         warmup_steps = min(DEFAULT_WARMUP, most // 10)
         run.config = run.config.updated(training={"warmup_steps": warmup_steps})
+    elif old.asked == training.warmup_steps > most and old.warmup <= min(most, state.step):
+        # A time limit has shortened the warm-up, which is over.
+        run.config = run.config.updated(training={"warmup_steps": old.warmup})
     elif training.warmup_steps > most:
         limit = "max_steps" if most == training.max_steps else "max_epochs"
         raise UserError(

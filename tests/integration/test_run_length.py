@@ -286,6 +286,22 @@ def test_warmup_fits_into_the_time(config, tmp_path):
     assert rates[9] == max(rates.values()) == 1e-2
 
 
+def test_warmup_that_a_time_limit_has_shortened_outlives_the_limit(config):
+    """It is over, so that the run may also end before the update at which it was to end."""
+    limited, shorter = (
+        load_config(config, options(**limits)[1::2])
+        for limits in ({"max_steps": 99, "max_hours": 1, "warmup_steps": 40}, {"max_steps": 30})
+    )
+    run = SimpleNamespace(state=TrainingState(), config=limited, data=SimpleNamespace(batches=None))
+    plan_run(run)
+    run.state.step, run.state.plan = 15, run.state.plan._replace(warmup=9)
+    training = shorter.training.resolved(warmup_steps=limited.training.warmup_steps)
+    run.config = shorter.model_copy(update={"training": training})
+    plan_run(run)
+    assert (run.state.plan.total, run.state.plan.warmup) == (30, 9)
+    assert run.config.training.warmup_steps == 9  # a config with more than max_steps is refused
+
+
 @pytest.mark.parametrize("step", [3, 15])
 def test_another_warmup_changes_a_plan_for_a_time_limit(config, step):
     """Also after the end of the warm-up before, and only once."""
