@@ -54,7 +54,7 @@ def counted(count: int, noun: str) -> str:
 
 def columns_of(text: str) -> int:
     """Return how many columns printable text takes on a terminal."""
-    shown = [c for c in text if unicodedata.category(c) not in ("Mn", "Me")]  # not above another
+    shown = [c for c in text if unicodedata.category(c) not in ("Mn", "Me")]  # marks take no column
     return len(shown) + sum(unicodedata.east_asian_width(c) in "WF" for c in shown)
 
 

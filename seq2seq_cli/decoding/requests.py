@@ -28,7 +28,7 @@ class Phrase(NamedTuple):
     inner: tuple[int, ...]  # its tokens anywhere else
     word_ends: WordEnds | None = None  # the tokens that may follow; None: all
     inner_bytes: frozenset[int] = frozenset()  # its tokens that continue a character
-    is_in_text: Callable[[Ids], bool] | None = None  # of other tokens; None: its tokens alone count
+    is_in: Callable[[Ids], bool] | None = None  # tokens, however it is split; None: as above alone
 
 
 @dataclass(frozen=True)

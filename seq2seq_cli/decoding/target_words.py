@@ -15,6 +15,7 @@ class TargetWords:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._decoded: tuple[Ids, str] = ([], "")  # once for all phrases
         of_parts = not tokenizer.is_of_words  # where symbols of the user's stand alone
         self.continues_word = [of_parts and continues_word(p[:1]) for p in tokenizer.pieces()]
         ends = (
@@ -39,8 +40,8 @@ class TargetWords:
         inner = first if UNK_ID in inner else inner
         word_ends = self._word_ends if continues_word(text[-1:]) else None
         inner_bytes = frozenset(filter(self._tokenizer.continues_character, first + inner))
-        is_in_text = None if self._word_ends is None else functools.partial(self._has, text)
-        return Phrase(first, inner, word_ends, inner_bytes, is_in_text)
+        is_in = None if self._word_ends is None else functools.partial(self._has, text)
+        return Phrase(first, inner, word_ends, inner_bytes, is_in)
 
     def prefix(self, text: str) -> tuple[tuple[int, ...], WordEnds | None]:
         """Return the tokens of a prefix, and those that may follow if white space ends it."""
@@ -50,7 +51,11 @@ class TargetWords:
 
     def _has(self, phrase: str, ids: Ids) -> bool:
         """Return True if a text of tokens contains the phrase, however it is split into tokens."""
-        before, *others = self._tokenizer.to_text(ids).split(phrase)
+        known, text = self._decoded
+        if known != ids:
+            text = self._tokenizer.to_text(ids)
+            self._decoded = [*ids], text
+        before, *others = text.split(phrase)
         for after in others:
             begins_word = not (continues_word(before[-1:]) and continues_word(phrase[0]))
             ends_word = not (continues_word(phrase[-1]) and continues_word(after[:1]))

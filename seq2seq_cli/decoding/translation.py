@@ -23,10 +23,11 @@ class TranslationInput:
         if isinstance(self.required, str | bytes) or not isinstance(self.required, Iterable):
             raise TypeError("required is a list of words; a single one is [word]")
         object.__setattr__(self, "required", tuple(self.required))
-        for name, value in vars(self).items():
-            for text in value if name == "required" else (value,):
-                if not isinstance(text, str) and (name, text) != ("tag", None):
-                    raise TypeError(f"{name} takes str, not {type(text).__name__}")
+        fields = [("text", self.text), ("prefix", self.prefix), ("features", self.features)]
+        fields += [("tag", self.tag or ""), *(("required", word) for word in self.required)]
+        for name, text in fields:
+            if not isinstance(text, str):
+                raise TypeError(f"{name} takes str, not {type(text).__name__}")
 
     @classmethod
     def from_json(cls, line: str) -> "TranslationInput":

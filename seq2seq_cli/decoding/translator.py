@@ -178,7 +178,7 @@ class Translator:
     def with_options(self, options: DecodingConfig) -> Self:
         """Return one that decodes with other options, and has the same weights.
 
-        Their precision, and the engine, stay as they were loaded.
+        The precision of the weights and the engine stay as they were loaded.
         """
         config = self.config.model_copy(update={"decoding": options})
         return type(self)(self.backend, self.tokenizers, config, self.statistics)

@@ -20,7 +20,7 @@ from seq2seq_cli.paths import is_remote
 _MAX_COMPRESSION = 100
 _FREE_TO_UNPACK = 1 << 28
 
-# Few bytes at a time, as each of them may unpack to 32 KiB.
+# Few bytes at a time, as each of them may unpack to 32 KiB in a .zst file.
 _PACKED_AT_ONCE = 1 << 10
 _BUFFER = 1 << 18
 
@@ -41,8 +41,8 @@ def _unpacked(
     """Yield the text of all streams of a file; EOFError if one is damaged or not whole.
 
     The readers of the packages themselves end silently at a later stream that is damaged (bz2 and
-    lzma) or cut off (zstandard). `start` makes the unpacker of a stream, which unpacks at `most` so
-    many bytes at once; `padding` may follow a stream.
+    lzma) or cut off (zstandard). `start` makes the unpacker of a stream; `most`: the bytes that it
+    unpacks at a time, if it takes a limit. `padding` may follow a stream.
     """
     packed = file.read(_PACKED_AT_ONCE)
     while True:
@@ -87,7 +87,7 @@ def _buffered(chunks: Iterator[bytes]) -> BinaryIO:
 
 
 def _open_bz2(file: BinaryIO) -> BinaryIO:
-    return _buffered(_unpacked(file, bz2.BZ2Decompressor, OSError, [_BUFFER]))
+    return _buffered(_unpacked(file, bz2.BZ2Decompressor, OSError, [_BUFFER], b"\0"))
 
 
 def _open_xz(file: BinaryIO) -> BinaryIO:

@@ -81,7 +81,8 @@ def looks_split(text: str) -> bool:
 def lacks_capitals(text: str) -> bool:
     """Return True for a line of words in lower case, in a script whose sentences have capitals.
 
-    Georgian has capitals, but not at the start of a sentence. Words in another script may be Latin.
+    Georgian has capitals, but not at the start of a sentence. A line in another script may have
+    Latin words.
     """
     if not (text.islower() and text.count(" ") >= _FEWEST_WORDS - 1):
         return False

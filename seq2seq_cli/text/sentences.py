@@ -14,7 +14,7 @@ CLOSING = _INVISIBLE + "\"'”’“‘»›«‹)]」』）》】"
 CLOSING_ANYWHERE = re.sub("[“‘«‹]", "", CLOSING)  # “ opens here: 他笑了。“你好。”
 OPENING = "\"'“‘„‚«‹¿¡([{-–—•"
 _CLOSING, _CLOSING_ANYWHERE = re.escape(CLOSING), re.escape(CLOSING_ANYWHERE)
-_BEFORE_SPACE = f"(?:[{BEFORE_SPACE}]|(?<=[\u0370-\u03ff\u1f00-\u1fff]);)"  # Greek asks with ;
+_BEFORE_SPACE = f"(?:[{BEFORE_SPACE}]|(?<=[\u0370-\u03ff\u1f00-\u1fff]{{2}});)"  # Greek asks with ;
 _CANDIDATE = re.compile(
     f"(?<![{BEFORE_SPACE}])({_BEFORE_SPACE}++)[{_CLOSING}]*+\\s++"
     f"|(?<![{ANYWHERE}])([{ANYWHERE}]++)[{_CLOSING_ANYWHERE}]*+\\s*+"
@@ -35,6 +35,7 @@ BEFORE_NUMBERS = (
     "|jan|feb|mar|mär|apr|jun|jul|aug|sep|sept|oct|okt|nov|dec|dez"
 )
 _INITIAL = r"(?![àáýạ-ỹ가-힣])[^\W\d_]"  # in Vietnamese and Korean these are whole words
+_LABELS = "가나다라마바사아자차카타파하"  # at the beginning of a line, as a. b. c.
 _ABBREVIATION = re.compile(
     rf"{_INITIAL}|(?:[^\W\d_]{{1,3}}\.)+[^\W\d_]{{1,3}}"  # J. R. R. Tolkien, z.B., Ph.D.
     rf"|\d{{1,2}}|[IVX]+|{TITLES}|(?i:{SHORTENED})"  # am 3. Oktober, Ludwig XIV. von Frankreich
@@ -95,14 +96,19 @@ def _ends(line: str) -> Iterator[tuple[int, str]]:
             continue
         if match[2] and match[0].rstrip()[-1] in "」』" and "\u3040" < following < "\u30a0":
             is_end = False  # hiragana after a quotation continues the sentence: 「はい。」と言った
-        elif match[2] == "．" and (following.isdigit() or "Ａ" <= following <= "ｚ"):
-            is_end = False  # ３．５
+        elif match[2] == "．" and _is_inner(line[match.start() - 1], following):
+            is_end = False  # １．はじめに, ｗｗｗ．ｅｘａｍｐｌｅ．ｃｏｍ
         elif match[1] and has_capitals and following.islower() and following.title() != following:
             is_end = False  # a small letter, not one without capitals, such as Georgian ones
         else:
             is_end = mark != "." or not _is_abbreviation(line, match.start(), following)
         if is_end:
             yield match.end(), mark
+
+
+def _is_inner(before: str, following: str) -> bool:
+    """Return True if a full-width full stop between these characters is part of something."""
+    return before.isdigit() or following.isascii() or "０" <= following <= "ｚ"
 
 
 def _mark(run: str) -> str:
@@ -116,6 +122,6 @@ def _is_abbreviation(line: str, end: int, following: str) -> bool:
     if not before or before[-1].isspace():  # the full stop is a token of its own
         return False
     word = before.split()[-1].lstrip(OPENING)
-    if _ABBREVIATION.fullmatch(word):
+    if _ABBREVIATION.fullmatch(word) or (end == 1 and word in _LABELS):
         return True
     return following.isdigit() and _BEFORE_NUMBERS.fullmatch(word) is not None

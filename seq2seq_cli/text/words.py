@@ -12,12 +12,17 @@ _IDEOGRAPHIC = (
     "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40"
     "\uff5b-\uff9f\U00020000-\U0003ffff"
 )
-_JOINERS = "\u00ad\u200c\u200d\u2060"  # soft hyphen, zero-width (non-)joiner, word joiner
-_MARKS = f"\u200b{_JOINERS}\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef" + "".join(
-    character
-    for first, last in ("\u0e00\u0eff", "\u1000\u109f", "\u1780\u17ff")
-    for character in map(chr, range(ord(first), ord(last) + 1))
-    if unicodedata.category(character) in ("Mn", "Mc")
+# Soft hyphen, zero-width non-joiner and joiner, word joiner.
+_JOINERS = ("\u00ad", "\u200c", "\u200d", "\u2060")
+_MARKS = (
+    "\u200b\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"
+    + "".join(_JOINERS)
+    + "".join(
+        character
+        for first, last in ("\u0e00\u0eff", "\u1000\u109f", "\u1780\u17ff")
+        for character in map(chr, range(ord(first), ord(last) + 1))
+        if unicodedata.category(character) in ("Mn", "Mc")
+    )
 )
 _SPACELESS = re.compile(f"[{_WITH_MARKS}{_IDEOGRAPHIC}]")
 _WORD = re.compile(
@@ -66,7 +71,7 @@ def is_letter(character: str) -> bool:
 def continues_word(character: str) -> bool:
     """Return True if a word before this character includes it.
 
-    Letters, digits and marks continue a word, and what joins letters unseen.
+    Letters, digits and marks continue a word, and invisible characters that join letters.
     """
-    is_inner = is_letter(character) or character in tuple(_JOINERS)
+    is_inner = is_letter(character) or character in _JOINERS
     return is_inner and not is_spaceless(character)

@@ -103,7 +103,9 @@ def _choose(
 
     def measure(beam: int, penalty: float) -> MeasuredSearch:
         if stop.signal:
-            message = "stopped while choosing the default search; the same command chooses it"
+            message = (
+                "stopped while choosing the default search; the same command starts that again"
+            )
             raise Interrupted(message, 128 + stop.signal)
         return _measure(translator, beam, penalty, sample)
 

@@ -98,12 +98,12 @@ def start_from(source: Path, run: Run) -> None:
             "the source vocabulary must stay the same: leave out section tokenizer and new tags"
         )
     weights = dict(old.named_parameters(remove_duplicate=False))  # tied ones by both names
-    copied: dict[int, torch.Tensor] = {}
+    matrix_of: dict[int, torch.Tensor] = {}
     for name, parameter in new.named_parameters(remove_duplicate=False):
-        if copied.setdefault(id(parameter), weights[name]) is not weights[name]:
+        if matrix_of.setdefault(id(parameter), weights[name]) is not weights[name]:
             raise UserError(
-                f"--from {source}: its embeddings of both sides and its output layer are different "
-                "matrices, which this config ties: model.tie_embeddings=false keeps them"
+                f"--from {source}: this config ties embeddings or the output layer that are "
+                "different matrices there: model.tie_embeddings=false keeps them"
             )
     with torch.no_grad():
         for name, parameter in new.named_parameters():

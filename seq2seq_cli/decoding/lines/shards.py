@@ -136,7 +136,8 @@ class ShardTask:
         """Give the place of the lines in the file, the lines, and the file to write to.
 
         That file becomes the output when the block ends without an error. Raises UserError if the
-        source is not text, or has changed by then, or if another process is writing the file.
+        source is not text or has changed when the block ends, or if another process is writing the
+        file.
         """
         refuse_archive(self.source)
         _check_output(self.output, [self.source])

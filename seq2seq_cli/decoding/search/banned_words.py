@@ -46,11 +46,16 @@ class BannedWords:
         self._sequences = [ids for ids in sequences if UNK_ID not in ids]
         all_tokens = range(len(tokenizer)) if spaceless or whole else ()
         surfaces = [tokenizer.surfaces([token])[0] for token in all_tokens]
-        self._words = frozenset(whole)
-        containing, ending = _ending(self._words, surfaces)
+        self._spaces = {token for token, text in enumerate(surfaces) if text.endswith(" ")}
+        containing, ending = _tokens_that_end(frozenset(whole), surfaces)
         self._sequences += [[token] for token in containing]
         ending[""] = [token for token, goes_on in enumerate(target.continues_word) if not goes_on]
-        self._ending = {rest: torch.tensor(ids) for rest, ids in ending.items()}
+        self._ids_by_rest = {rest: torch.tensor(ids) for rest, ids in ending.items()}
+        self._rests: dict[str, list[str]] = defaultdict(list)  # by the letters before them
+        for word in whole:
+            for place in range(len(word) + 1):
+                if word[place:] in ending:
+                    self._rests[word[:place]].append(word[place:])
         self._completing = {word: _completing(word, surfaces, tokenizer) for word in spaceless}
 
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
@@ -75,12 +80,9 @@ class BannedWords:
         start = len(text)  # of the last word
         while start and continues_word(text[start - 1]):
             start -= 1
-        has_ended = "".join(self._tokenizer.surfaces(past[-1:])).endswith(" ")
-        last_word = "" if has_ended else text[start:]
-        for word in self._words:
-            rest = word[len(last_word) :]
-            if word.startswith(last_word) and rest in self._ending:
-                logits_V[self._ending[rest].to(logits_V.device)] = -torch.inf
+        last_word = "" if self._spaces.intersection(past[-1:]) else text[start:]
+        for rest in self._rests.get(last_word, ()):
+            logits_V[self._ids_by_rest[rest].to(logits_V.device)] = -torch.inf
         for word, candidates in self._completing.items():
             tail = text[max(0, len(text) - len(word) + 1) :]
             for begun, token, surface in candidates:
@@ -88,7 +90,7 @@ class BannedWords:
                     logits_V[token] = -torch.inf
 
 
-def _ending(words: frozenset[str], surfaces: Sequence[str]) -> tuple[Ids, dict[str, Ids]]:
+def _tokens_that_end(words: frozenset[str], surfaces: Sequence[str]) -> tuple[Ids, dict[str, Ids]]:
     """Return the tokens that contain one of the words, and by its last letters what ends a word."""
     letters = set(filter(continues_word, set("".join(surfaces))))
     containing: Ids = []

@@ -107,7 +107,7 @@ def _is_met(past: Ids, phrase: Phrase) -> bool:
             following = past[end : end + 1]
             if not following or phrase.word_ends is None or following[0] in phrase.word_ends.tokens:
                 return True
-    return phrase.is_in_text is not None and phrase.is_in_text(past)
+    return phrase.is_in is not None and phrase.is_in(past)
 
 
 def _progress(past: Ids, form: tuple[int, ...]) -> int:

@@ -48,11 +48,10 @@ class LogitRules:
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
         """Change the logits of the token after `past_BWT` in place."""
         length = past_BWT.size(2)
-        prefixes = [request.prefix[length : length + 1] for request in self._requests]
         given = [
-            (b, token, logits_BWV[b, :, token].clone())
-            for b, tokens in enumerate(prefixes)
-            for token in tokens
+            (b, request.prefix[length], logits_BWV[b, :, request.prefix[length]].clone())
+            for b, request in enumerate(self._requests)
+            if length < len(request.prefix)
         ]
         if length and self._repetition_penalty != 1:
             penalty = self._repetition_penalty  # Keskar et al. 2019, section 4.1
@@ -91,7 +90,7 @@ class LogitRules:
 def force(logits_WV: Tensor, token: int, logits_W: Tensor) -> None:
     """Allow that token only, with these logits, even if another rule forbids it.
 
-    Without the axis W: in one row.
+    Both may lack the axis W.
     """
     logits_WV.fill_(-torch.inf)
     logits_WV[..., token] = logits_W

@@ -70,12 +70,6 @@ class Outputs(NamedTuple):
         for path in () if self.may_replace else (*self.kept, self.rejected):
             check_empty(path)
 
-    @contextmanager
-    def stay_empty(self) -> Iterator[None]:
-        """Check again after the block: another command may have written the same files."""
-        yield
-        self.check_empty()
-
 
 @contextmanager
 def opened_outputs(outputs: Outputs | None, *, has_features: bool) -> Iterator[Write]:
@@ -92,7 +86,7 @@ def opened_outputs(outputs: Outputs | None, *, has_features: bool) -> Iterator[W
     paths = [  # of a link, such as /dev/stdout, what it links to
         path.resolve() if path.is_file() else path for path in named
     ]
-    with ExitStack() as replaced, outputs.stay_empty(), ExitStack() as opened:  # ends first
+    with ExitStack() as replaced, ExitStack() as opened:  # which ends first
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
         parts = [replaced.enter_context(replacing(path)) for path in paths]
@@ -120,6 +114,8 @@ def opened_outputs(outputs: Outputs | None, *, has_features: bool) -> Iterator[W
                 put(1, _encoded(entry.tgt))
 
         yield write
+        opened.close()
+        outputs.check_empty()  # another command may have written them meanwhile
 
 
 @contextmanager

@@ -36,7 +36,6 @@ class RunCurves(NamedTuple):
 
     name: str
     curves: dict[str, list[tuple[float, float]]]
-    smooths_labels: bool
 
 
 def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
@@ -72,8 +71,7 @@ def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
         at = float(np.interp(step, [0.0, *steps], [0.0, *places]))
         for name, value in point.items():
             curves.setdefault(name, []).append((at, value))
-    smooths_labels = load_config(folder.config).training.label_smoothing > 0
-    return RunCurves(str(run_dir), curves, smooths_labels)
+    return RunCurves(str(run_dir), curves)
 
 
 def choose_metric(run_dirs: Sequence[Path], runs: Sequence[RunCurves], asked: str | None) -> str:
@@ -136,8 +134,7 @@ def draw_runs(runs: Sequence[RunCurves], score: str, x: XAxis) -> "Figure":
     fonts, replaced = fonts_for("".join(run.name for run in runs))
     handles += [Line2D([], [], color=GRAY, **kind) for kind in (training, validation)]
     labels = [f"\u200b{run.name}".translate(replaced) for run in runs]  # "_x" would be left out
-    note = " (with label smoothing)" * any(run.smooths_labels for run in runs)
-    labels += [f"training{note}", "validation"]
+    labels += ["training (with label smoothing, if any)", "validation"]
     where = "outside upper left"
     legend = figure.legend(handles, labels, loc=where, ncols=_NAMES_PER_ROW, frameon=False)
     for text in legend.get_texts():

@@ -223,7 +223,13 @@ def test_syllables_of_tibetan_are_not_one_long_word(language, seq2seq: Command, 
 
 @pytest.mark.parametrize(
     ("language", "scripts"),
-    [("mn-Mong", None), ("vi-hani", None), ("mn", ["Cyrillic"]), ("de-1996", ["Latin"])],
+    [
+        ("mn-Mong", None),
+        ("vi-hani", None),
+        ("ja-Jpan", ["Han", "Kana"]),
+        ("mn", ["Cyrillic"]),
+        ("de-1996", ["Latin"]),
+    ],
 )
 def test_a_script_that_is_named_replaces_the_usual_one(language: str, scripts: list[str] | None):
     assert scripts_of(language) == scripts

@@ -84,7 +84,7 @@ function sentencesOf(line, limit) {
     const places = placesOf(line.slice(0, 2 * limit + 2));
     if (places.length - 1 <= limit) return [...parts, line];
     const first = line.slice(0, places[limit]);
-    const [part] = first.match(/^.*(?:[.!?…‽؟۔।॥။።։។៕]["'”’»)]*\s+|[。！？][”’」』）]*)/s) ?? first.match(/^.*\s/s) ?? [first];
+    const [part] = first.match(/^.*(?:[.!?…‽؟۔।॥။።։។៕།༎፧‼⁈⁉\u037e]["'”’»)]*\s+|[。！？｡．][”’」』）]*)/s) ?? first.match(/^.*\s/s) ?? [first];
     parts.push(part);
     line = line.slice(part.length);
   }
