@@ -105,7 +105,8 @@ class TokenizerConfig(Section):
     than 2% of a small text)."""
     user_defined_symbols: tuple[str, ...] = Field((), strict=False)
     """Strings that are always one token and never normalized, such as language tags and
-    placeholders; with kind word only between spaces."""
+    placeholders; with kind word only between spaces, and other words that contain one are
+    unknown."""
     split_digits: bool = False
     """Split numbers into digits (bpe and unigram only): 0 to 9, also full-width; name others in
     user_defined_symbols."""

@@ -291,9 +291,16 @@ class Translator:
         Raises UserError for an unknown tag, and for features if the model knows none.
         """
         text, features = self._text_and_features(line)
-        in_text, text = self.tokenizers.src.split_tag(text)  # a line may be several segments
+        in_text, text = self._split_tag(text)  # a line may be several segments
         tag = self.tokenizers.src.tag_ids(in_text or line.tag or self.config.decoding.tag)
         return text, (*tag, *self.tokenizers.src.feature_ids(features))
+
+    def _split_tag(self, text: str) -> tuple[str | None, str]:
+        first, _, rest = text.lstrip().partition(" ")
+        if first in self._tags:  # of an own run, whose tokenizer takes them for words
+            return first, rest
+        tag, rest = self.tokenizers.src.split_tag(text.lstrip())
+        return tag, rest if tag else text
 
     def _text_and_features(self, line: TranslationInput) -> tuple[str, str]:
         if self.tokenizers.src.features and not line.features:
@@ -344,6 +351,10 @@ class Translator:
         if not self._is_tagged or line.tag or self.config.decoding.tag:
             return False
         return not self.tokenizers.src.begins_with_tag(line.text)
+
+    @functools.cached_property
+    def _tags(self) -> frozenset[str]:
+        return frozenset(self.config.train_text.tags)
 
     @functools.cached_property
     def _is_tagged(self) -> bool:

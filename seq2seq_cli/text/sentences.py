@@ -5,6 +5,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from seq2seq_cli.text.words import ATTACHED
+
 BEFORE_SPACE = ".!?…‽؟۔।॥။።։\u17d4\u17d5།༎፧‼⁈⁉\u037e"  # end a sentence if a space follows
 ANYWHERE = "。！？｡．"
 MARKS = BEFORE_SPACE + ANYWHERE
@@ -17,7 +19,7 @@ _CLOSING, _CLOSING_ANYWHERE = re.escape(CLOSING), re.escape(CLOSING_ANYWHERE)
 _BEFORE_SPACE = f"(?:[{BEFORE_SPACE}]|(?<=[\u0370-\u03ff\u1f00-\u1fff]{{2}});)"  # Greek asks with ;
 _CANDIDATE = re.compile(
     f"(?<![{BEFORE_SPACE}])({_BEFORE_SPACE}++)[{_CLOSING}]*+\\s++"
-    f"|(?<![{ANYWHERE}])([{ANYWHERE}]++)[{_CLOSING_ANYWHERE}]*+\\s*+"
+    f"|(?<![{ANYWHERE}])([{ANYWHERE}]++)[{_CLOSING_ANYWHERE}{ATTACHED}]*+\\s*+"
 )
 _AT_THE_END = re.compile(f"((?:{_BEFORE_SPACE}|[{ANYWHERE}])++)[{_CLOSING}]*+$")
 # Before and after Unicode's compatibility normalization:

@@ -14,8 +14,8 @@ _IDEOGRAPHIC = (
 )
 # Soft hyphen, zero-width non-joiner and joiner, word joiner.
 _JOINERS = ("\u00ad", "\u200c", "\u200d", "\u2060")
-_MARKS = (
-    "\u200b\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"
+ATTACHED = (  # to the character before, as marks of direction are
+    "\u200b\u200e\u200f\u202c\u2069\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"
     + "".join(_JOINERS)
     + "".join(
         character
@@ -26,7 +26,7 @@ _MARKS = (
 )
 _SPACELESS = re.compile(f"[{_WITH_MARKS}{_IDEOGRAPHIC}]")
 _WORD = re.compile(
-    f"[{_WITH_MARKS}{_IDEOGRAPHIC}][{_MARKS}\"'”’»›)\\]]*+|[^\\s{_WITH_MARKS}{_IDEOGRAPHIC}]++"
+    f"[{_WITH_MARKS}{_IDEOGRAPHIC}][{ATTACHED}\"'”’»›)\\]]*+|[^\\s{_WITH_MARKS}{_IDEOGRAPHIC}]++"
 )
 
 

@@ -283,20 +283,11 @@ def fit_tokenizers(
     if config.reuse is not None:
         return _reuse(options, config.reuse, features_in(text, on_bad_line), text.tags)
     symbols, features = options.user_defined_symbols, features_in(text, on_bad_line)
-    normalization = config.normalization
-    rules: dict[Side, Normalization] = {"src": normalization.src, "tgt": normalization.tgt}
-    normalize = {
-        side: _class_of(options.kind.of(side)).normalizer(rule, symbols)
-        for side, rule in rules.items()
-    }
+    rules = _rules_of(config)
 
     def fit(*sides: Side) -> Tokenizer:
-        def lines() -> Iterator[str]:
-            for pair in read_pairs(text.once(), on_bad_line):
-                if pair is not None and not pair.is_empty:
-                    yield from (normalize[side](getattr(pair, side)) for side in sides)
-
-        return Tokenizer.fit(lines(), options, sides[0], features if "src" in sides else ())
+        lines = lines_to_learn(text, options, on_bad_line, *sides)
+        return Tokenizer.fit(lines, options, sides[0], features if "src" in sides else ())
 
     if not config.shared:
         return Tokenizers(
@@ -305,6 +296,24 @@ def fit_tokenizers(
     shared = fit("src", "tgt")
     by_rule = {rule: shared.with_normalization(rule, symbols) for rule in set(rules.values())}
     return Tokenizers(*(by_rule[rule] for rule in rules.values()))
+
+
+def lines_to_learn(
+    text: ParallelText, config: TokenizerConfig, on_bad_line: OnBadLine, *sides: Side
+) -> Iterator[str]:
+    """Yield the normalized lines that a vocabulary of one side, or of both, is learned from."""
+    rules = _rules_of(config)
+    normalize = {
+        side: _class_of(config.kind.of(side)).normalizer(rules[side], config.user_defined_symbols)
+        for side in sides
+    }
+    for pair in read_pairs(text.once(), on_bad_line):
+        if pair is not None and not pair.is_empty:
+            yield from (normalize[side](getattr(pair, side)) for side in sides)
+
+
+def _rules_of(config: TokenizerConfig) -> dict[Side, Normalization]:
+    return {"src": config.normalization.src, "tgt": config.normalization.tgt}
 
 
 def _reuse(

@@ -18,7 +18,13 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import features_in, read_pairs
 from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.text.quoting import SPACE
-from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, fit_tokenizers, save_tokenizers
+from seq2seq_cli.tokenizers.tokenizer import (
+    EOS_ID,
+    Tokenizer,
+    fit_tokenizers,
+    lines_to_learn,
+    save_tokenizers,
+)
 from seq2seq_cli.tokenizers.training_text import LEAST_FREQUENCY, num_frequent_characters
 
 logger = logging.getLogger(__name__)
@@ -135,13 +141,12 @@ def _vocab_size(config: Config, num_pairs: int, *sides: Side) -> int:
     size = num_pieces(kind, num_pairs)
     if kind not in SUBWORDS:
         return size
-    symbols = tokenizer.with_symbols(config.train_text.tags).user_defined_symbols
-    features = features_in(config.train_text, config.data.on_bad_line) if "src" in sides else []
-    text = config.train_text.once()
-    readable = (pair for pair in read_pairs(text, config.data.on_bad_line) if pair is not None)
-    lines = (getattr(pair, side) for pair in readable for side in sides)
+    text, on_bad_line = config.train_text, config.data.on_bad_line
+    options = tokenizer.with_symbols(text.tags)
+    features = features_in(text, on_bad_line) if "src" in sides else []
+    lines = lines_to_learn(text, options, on_bad_line, *sides)
     size += num_frequent_characters(lines, tokenizer.min_character_frequency)
-    size += _BYTES_AND_SPECIAL + len(symbols) + len(features)
+    size += _BYTES_AND_SPECIAL + len(options.user_defined_symbols) + len(features)
     size = math.ceil(size / _ROUNDED_TO) * _ROUNDED_TO
     option = "vocab_size" if len(sides) == 2 else f"vocab_size.{sides[0]}"
     logger.info(f"tokenizer.{option} {size:,}, for {counted(num_pairs, 'pair')}")

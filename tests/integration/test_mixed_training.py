@@ -151,6 +151,10 @@ def test_every_sentence_of_a_line_is_tagged(back_translated, folder):
     assert len(segments) == 2
     assert [segment.src_ids[0] for segment in segments] == [tag, tag]
     assert all(tag not in segment.ids for segment in segments)
+    typed = Translator.load(folder / "mixed").cut(
+        [TranslationInput(" <bt> Eins. Zwei drei.")], split_sentences=True
+    )
+    assert typed[0] == [segments]
 
 
 def test_mixed_run_resumes_exactly_within_an_epoch(back_translated, folder, tmp_path, seq2seq):

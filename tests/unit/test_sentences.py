@@ -1,6 +1,7 @@
 """Splitting and joining sentences, and the words of spans."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -54,6 +55,17 @@ def test_split_sentences(line):
     is_chinese = "。" in line or "．" in line
     assert split_sentences(("" if is_chinese else " ").join(sentences)) == sentences
     assert split_sentences("  \t" + "\u3000 ".join(sentences) + "\n") == sentences
+
+
+def test_words_of_sentences_are_those_of_the_line():
+    """Also where unseen characters follow a mark: alignments number the words of a line."""
+    draw = random.Random(1)
+    letters = (
+        "你好。！．｡ab. \u3000「」”)\u2060\u200e\u200f\u200b\u00ad\ufe01\u3099ไ\u0e34\u17d4;?“"
+    )
+    for _ in range(20_000):
+        line = "".join(draw.choices(letters, k=draw.randrange(1, 12)))
+        assert [w for s in split_sentences(line) for w in split_words(s)] == split_words(line), line
 
 
 def test_short_number_with_a_period_is_an_ordinal():

@@ -52,6 +52,18 @@ def test_auto_leaves_room_for_every_character(tmp_path, shared):
     assert len(tokenizers.tgt) <= config.tokenizer.vocab_size.tgt
 
 
+def test_auto_counts_characters_after_normalization(tmp_path):
+    """Korean syllables become a few dozen letters."""
+    lines = ["".join(chr(0xAC00 + n) for n in range(first, 11_172, 97)) for first in range(97)] * 5
+    sizes = {
+        rule: with_vocab_size(
+            config_of_text(tmp_path, lines, shared=True, normalization=rule), len(lines)
+        ).tokenizer.vocab_size.src
+        for rule in ("identity", "nfd")
+    }
+    assert sizes["identity"] - sizes["nfd"] > 10_000
+
+
 def test_auto_keeps_every_word(tmp_path):
     lines = [f"word{n} other{n}" for n in range(9_000)]
     config = with_vocab_size(config_of_text(tmp_path, lines, kind="word"), len(lines))

@@ -43,6 +43,10 @@ _WEIGHTS = (
     *("model.safetensors", "model.safetensors.index.json"),
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
+_NOT_SEARCHED = (
+    *("num_beam_groups", "diversity_penalty"),
+    *("encoder_no_repeat_ngram_size", "forced_bos_token_id"),
+)
 _LONGEST = 512  # positions of OPUS-MT
 
 
@@ -329,6 +333,14 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
                 model.decoding[name] = float(value)
             else:
                 model.notes.append(f"{name} {value} has no equivalent")
+    for name in _NOT_SEARCHED:
+        if isinstance(value := search.get(name), int | float) and value not in (0, 1):
+            model.notes.append(f"{name} {value} has no equivalent")
+    shortest = search.get("min_new_tokens")
+    if shortest is None and isinstance(minimum := search.get("min_length"), int):
+        shortest = minimum - 1  # without the start token
+    if isinstance(shortest, int) and shortest > 0:
+        model.decoding["min_len_extra"] = min(shortest, model.decoding["max_len_extra"])
     if search.get("do_sample") is True:
         _add_sampling(model, search)
     size = search.get("no_repeat_ngram_size")

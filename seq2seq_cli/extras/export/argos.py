@@ -66,6 +66,7 @@ class Argos(CTranslate2):
     library = "argostranslate"
     max_positions = 256  # Argos Translate lets CTranslate2 cut translations there, its default
     has_tags = False
+    has_min_length = False
     search_options: ClassVar = {
         name: name for name in ("beam_size", "length_penalty", "replace_unk")
     }

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 # Options that do not change what a translation is, and the options that `length_limits` uses.
 _NOT_SEARCH = ("precision", "engine", "tokens_per_batch", "n_best", "seed", "tag")
-_LENGTHS = ("max_len_factor", "max_len_extra", "min_len_factor", "min_len_extra")
+_MAX_LENGTHS, _MIN_LENGTHS = (
+    ("max_len_factor", "max_len_extra"),
+    ("min_len_factor", "min_len_extra"),
+)
 _MOST_TAGS = 20  # that a README lists
 # Options of section `model` that every format supports, with their values; None: all values, but
 # `limits` may look at them.
@@ -57,6 +60,7 @@ class Format(ABC):
     needs_sentencepiece: ClassVar[bool] = False  # on both sides
     is_for_imported: ClassVar[bool] = False  # whether it knows imported vocabularies only
     has_tags: ClassVar[bool] = True  # whether every source may have a tag of its own
+    has_min_length: ClassVar[bool] = True  # of translations
     # The options of section `model` that it knows, with their values; None stands for all values.
     # Options that are not here are unknown.
     model_options: ClassVar[Mapping[str, Collection[object] | None]]
@@ -147,7 +151,8 @@ class Format(ABC):
 
     def notes(self, config: Config, tokenizers: Tokenizers) -> str:
         """Return what the README says of unsupported search options, tags and features."""
-        known, notes = {*self.search_options, *_LENGTHS, *_NOT_SEARCH}, ""
+        known, notes = {*self.search_options, *_MAX_LENGTHS, *_NOT_SEARCH}, ""
+        known |= {*_MIN_LENGTHS} if self.has_min_length else set()
         known |= {"sampling"} if "temperature" in known else set()
         options = config.decoding
         if unknown := [f"`decoding.{name}`" for name in _given(options) if name not in known]:

@@ -63,6 +63,7 @@ class Marian(Format):
         "position_offset": (0,),
         "source_eos": (True,),
     }
+    has_min_length = False
     search_options: ClassVar = {"beam_size": "beam-size", "length_penalty": "normalize"}
     tag_usage = "A tag is a word of its own before the pieces of the source."
 
@@ -106,7 +107,7 @@ class Marian(Format):
             "models": [MODEL],
             "vocabs": names,
             "beam-size": decoding.width,
-            "normalize": decoding.alpha,
+            "normalize": self.search_of(decoding).get("normalize", 1.0),
         }
         if decoding.max_len_factor:
             options["max-length-factor"] = decoding.max_len_factor

@@ -84,16 +84,16 @@ class Gateway:
         languages.
         """
 
-        def known(asked: str) -> str:
-            found = find_language(asked, self.languages)
+        def known(asked: str, of_pairs: list[str]) -> str:
+            found = find_language(asked, of_pairs) or find_language(asked, self.languages)
             if found is None:
                 raise RequestError(400, f"{asked} is not supported")
             return found
 
-        tgt = known(target)
+        tgt = known(target, [pair.tgt for pair in self.pairs])
+        sources = [pair.src for pair in self.pairs if pair.tgt == tgt]
         detected: Detected | None = None
         if source.lower() == "auto":
-            sources = [pair.src for pair in self.pairs if pair.tgt == tgt]
             sources = sources or [pair.src for pair in self.pairs]
             detected, *others = detect(words_of(text, read), dict.fromkeys([*sources, tgt]))
             if detected.language == tgt and detected.confidence < _MIN_CONFIDENCE:
@@ -101,7 +101,7 @@ class Gateway:
                     message = f"{language_name(tgt)} ({tgt}) is not available as a target language"
                     raise RequestError(400, message)
                 detected = others[0]
-        src = detected.language if detected else known(source)
+        src = detected.language if detected else known(source, sources)
         if src == tgt:
             return None, detected
         if (src, tgt) not in self.pairs:

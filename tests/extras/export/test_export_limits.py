@@ -7,11 +7,13 @@ import pytest
 from small_models import build
 from torch import nn
 
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.config.tokenizer import Kinds
+from seq2seq_cli.config.tokenizer import Kinds, TokenizerConfig
 from seq2seq_cli.extras.export.limits import FORMATS, exports, format_named
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.model import layers
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer, Tokenizers
 
 
 class WithNewOption(ModelConfig):
@@ -145,6 +147,16 @@ def test_argos_cannot_write_bytes_that_only_the_target_has():
     data = {"train": {"src": "a", "tgt": "b"}}
     config = Config.model_validate({"data": data, "tokenizer": kinds})
     assert "only the target's vocabulary has bytes" in str(format_named("argos").limits(config))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_search_options_that_a_format_lacks_are_named(name):
+    decoding = DecodingConfig(min_len_extra=5, max_len_extra=9, length_penalty_formula="gnmt")
+    tokenizer = Tokenizer.fit(["a b"], TokenizerConfig(kind="word", vocab_size=20), "src")
+    config = imported().model_copy(update={"decoding": decoding})
+    notes = format_named(name).notes(config, Tokenizers(tokenizer, tokenizer))
+    assert "`decoding.length_penalty_formula`" in notes
+    assert ("`decoding.min_len_extra`" in notes) == (name in ("marian", "argos"))
 
 
 def test_limits_are_known_without_torch():

@@ -594,6 +594,15 @@ def test_markdown_keeps_its_markup():
     assert "| 1 | **X Y** |" in written
 
 
+@pytest.mark.parametrize("mark", "_*~")
+@pytest.mark.parametrize("count", range(1, 11))
+def test_a_blank_to_fill_in_is_text(mark: str, count: int):
+    """Runs of marks that stand alone are no emphasis in Markdown."""
+    written = write(f"Ich {mark * count} (gehen) nach Hause.", "markdown", same)
+    assert written.count(mark) == count
+    assert "<" not in written
+
+
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize(

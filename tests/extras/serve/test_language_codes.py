@@ -1,7 +1,12 @@
 """Which language a client means, and which one a text is in."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from seq2seq_cli.config.languages import LanguagePair
+from seq2seq_cli.extras.serve.documents.formats import read_plain_text
+from seq2seq_cli.extras.serve.gateway import Gateway
 from seq2seq_cli.extras.serve.languages import detect, find_language
 
 
@@ -38,6 +43,22 @@ from seq2seq_cli.extras.serve.languages import detect, find_language
 )
 def test_the_language_that_is_meant(asked, known, found):
     assert find_language(asked, known) == found
+
+
+@pytest.mark.parametrize(
+    ("pairs", "source", "target", "number"),
+    [
+        ("en>pt-BR pt>en", "en", "PT-PT", 0),  # pt is no target
+        ("de>en-GB en>de", "de", "EN-US", 0),
+        ("de>en-GB en>de", "EN-GB", "de", 1),
+        ("de>en-GB en>de", "EN-GB", "EN-GB", None),  # the text is in it
+    ],
+)
+def test_a_code_is_looked_for_among_the_sources_or_targets(pairs, source, target, number):
+    languages = [LanguagePair(*pair.split(">")) for pair in pairs.split()]
+    service = SimpleNamespace(runs=[SimpleNamespace(languages=pair) for pair in languages])
+    gateway = Gateway(service, None, None, False)
+    assert gateway.route("", read_plain_text, source, target) == (number, None)
 
 
 @pytest.mark.parametrize(

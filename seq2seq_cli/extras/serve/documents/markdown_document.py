@@ -41,6 +41,7 @@ _TOKEN = re.compile(
     r"|(?P<comment><!--)"
     r"|(?P<open>!?\[)"
     r"|(?P<close>\])"
+    r"|(?P<blank>_{4,}|\*{4,}|~{3,}|(?<!\S)_{2,3}(?!\S))"  # to fill in, or a hidden password
     r"|(?P<emphasis>\*{1,3}|(?<!\w)_{1,3}(?=\S)|(?<=\S)_{1,3}(?!\w)|~~)"
 )
 _PART = r"(?:\\[!-~]|[^()\s])*+"  # of an address, between parentheses
