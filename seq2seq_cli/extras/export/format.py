@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 # Options that do not change what a translation is, and the options that `length_limits` uses.
 _NOT_SEARCH = ("precision", "engine", "tokens_per_batch", "n_best", "seed", "tag")
-_MAX_LENGTHS, _MIN_LENGTHS = (
-    ("max_len_factor", "max_len_extra"),
-    ("min_len_factor", "min_len_extra"),
-)
+_MAX_LENGTHS = ("max_len_factor", "max_len_extra")
+_MIN_LENGTHS = ("min_len_factor", "min_len_extra")
 _MOST_TAGS = 20  # that a README lists
 # Options of section `model` that every format supports, with their values; None: all values, but
 # `limits` may look at them.
