@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.loader import differing_options, load_config, yaml_text
-from seq2seq_cli.config.metrics import with_present_names
+from seq2seq_cli.config.metrics import with_current_names
 from seq2seq_cli.model.weights import read_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.checkpoint import read_state
@@ -163,6 +163,6 @@ def _points(run: RunFolder) -> Iterator[dict[str, str]]:
     for point in run.metrics_points():
         yield {
             name: str(value)
-            for name, value in with_present_names(point).items()
+            for name, value in with_current_names(point).items()
             if not (name.startswith("train/") and name.rpartition("/")[2] in _CIRCUMSTANCES)
         }

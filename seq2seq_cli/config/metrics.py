@@ -73,7 +73,7 @@ RENAMED_METRICS = dict.fromkeys(("ser", "per"), "symbol_error_rate") | {"wer": "
 _RENAMED_SCORES = {f"valid/{old}": f"valid/{new}" for old, new in RENAMED_METRICS.items()}
 
 
-def with_present_names(point: dict[str, Any]) -> dict[str, Any]:
+def with_current_names(point: dict[str, Any]) -> dict[str, Any]:
     """Return an entry of metrics.jsonl, which an earlier version may have written."""
     return {_RENAMED_SCORES.get(name, name): value for name, value in point.items()}
 

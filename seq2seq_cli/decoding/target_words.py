@@ -15,7 +15,7 @@ class TargetWords:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._decoded: tuple[Ids, str] = ([], "")  # once for all phrases
+        self._decoded: tuple[Ids, str] = ([], "")  # the tokens that `_has` saw last, and their text
         of_parts = not tokenizer.is_of_words  # where symbols of the user's stand alone
         self.continues_word = [of_parts and continues_word(p[:1]) for p in tokenizer.pieces()]
         ends = (

@@ -296,6 +296,7 @@ class Translator:
         return text, (*tag, *self.tokenizers.src.feature_ids(features))
 
     def _split_tag(self, text: str) -> tuple[str | None, str]:
+        """Return the tag that a text begins with, or None, and the text after it."""
         first, _, rest = text.lstrip().partition(" ")
         if first in self._tags:  # of an own run, whose tokenizer takes them for words
             return first, rest

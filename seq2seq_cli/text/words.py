@@ -63,7 +63,7 @@ def is_spaceless(text: str) -> bool:
     return _SPACELESS.search(text) is not None
 
 
-def is_letter(character: str) -> bool:
+def is_word_character(character: str) -> bool:
     """Return True for a letter, a digit and a mark, such as a vowel sign of Hindi; not for ""."""
     return character.isalnum() or unicodedata.category(character or " ").startswith("M")
 
@@ -73,5 +73,5 @@ def continues_word(character: str) -> bool:
 
     Letters, digits and marks continue a word, and invisible characters that join letters.
     """
-    is_inner = is_letter(character) or character in _JOINERS
+    is_inner = is_word_character(character) or character in _JOINERS
     return is_inner and not is_spaceless(character)

@@ -37,10 +37,10 @@ _MARKUP = re.compile(
     r"</?[A-Za-z][^<>\n]{0,200}>|&(?:[A-Za-z]{2,8}|#\d{2,6});|\{\{|\}\}|=\"|\*\*\*"
 )
 _ADDRESS = re.compile(r"https?://|www\.|@[\w-]{1,63}\.\w")
-_NUMBER = re.compile(r"\d++(?:[.,:'’\u00a0\u202f٫٬\uff0e\uff1a]\d++)*+")
+_NUMBER = re.compile(r"\d++(?:[.,:'’\u00a0\u202f\u066b\u066c\uff0e\uff1a]\d++)*+")
 # Of 12 500, but not of 2019 300; also a comma that ends clauses (Arabic, full-width). They are
 # looked for first, as they are found fast.
-_SPACE_IN_NUMBER = re.compile(r"[ \u2009،\uff0c](?=\d{3}(?!\d))(?<=\d.)(?<!\d{4}.)")
+_SPACE_IN_NUMBER = re.compile(r"[ \u2009\u060c\uff0c](?=\d{3}(?!\d))(?<=\d.)(?<!\d{4}.)")
 _NO_DIGIT = re.compile(r"\D")
 _NUMBER_OR_WORD = regex.compile(rf"{_NUMBER.pattern}|[\p{{L}}\p{{N}}][\p{{L}}\p{{N}}\p{{M}}]*+")
 _NUMBER_OR_CHARACTER = re.compile(r"\d+|.")

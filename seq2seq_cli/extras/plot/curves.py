@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, with_present_names
+from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, with_current_names
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.plot.figures import COLORS, DASHES, GRAY, default_style, fonts_for
 from seq2seq_cli.run_folder import RunFolder
@@ -48,7 +48,7 @@ def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
     points = [
         {
             name: float(value)
-            for name, value in with_present_names(point).items()
+            for name, value in with_current_names(point).items()
             if isinstance(value, int | float) and abs(value) < 1e300
         }
         for point in folder.metrics_points()

@@ -12,7 +12,7 @@ from itertools import pairwise
 from seq2seq_cli.extras.serve.documents.document import Document, Gap, Sentence, Span
 from seq2seq_cli.extras.serve.messages import SentenceOutput
 from seq2seq_cli.text.sentences import separator
-from seq2seq_cli.text.words import is_letter, word_spans
+from seq2seq_cli.text.words import is_word_character, word_spans
 
 Range = tuple[int, int]
 
@@ -125,9 +125,14 @@ class _AlignedWords:
         before = self._source[self._src_starts[words[0]] : span.start]
         after = self._source[span.end : self._src_ends[words[-1]]]
         if span.replaces:
-            return any(is_letter(letter) for letter in before + after)
-        inner = is_letter(self._source[span.start]), is_letter(self._source[span.end - 1])
-        return (inner[0] and is_letter(before[-1:])) or (inner[1] and is_letter(after[:1]))
+            return any(is_word_character(letter) for letter in before + after)
+        inner = (
+            is_word_character(self._source[span.start]),
+            is_word_character(self._source[span.end - 1]),
+        )
+        return (inner[0] and is_word_character(before[-1:])) or (
+            inner[1] and is_word_character(after[:1])
+        )
 
     def _place(self, position: int) -> int:
         """Return the position of markup without words: next to the same word."""
@@ -149,8 +154,8 @@ class _AlignedWords:
         """Leave out what is around the span in its first and last word, such as punctuation."""
         end = self._before_punctuation(span.end, start, end)
         start = self._after_punctuation(span.start, start, end)
-        if is_letter(self._source[span.start]):
-            while start < end - 1 and not is_letter(self._target[start]):
+        if is_word_character(self._source[span.start]):
+            while start < end - 1 and not is_word_character(self._target[start]):
                 start += 1
         return start, end
 
@@ -164,8 +169,8 @@ class _AlignedWords:
             return end - len(rest)
         if place := self._dividing(rest[:1], position, start, end):
             return place
-        if is_letter(self._source[position - 1]):
-            while end - 1 > start and not is_letter(self._target[end - 1]):
+        if is_word_character(self._source[position - 1]):
+            while end - 1 > start and not is_word_character(self._target[end - 1]):
                 end -= 1
         return end
 
@@ -187,7 +192,7 @@ class _AlignedWords:
 
     def _dividing(self, mark: str, position: int, start: int, end: int) -> int:
         """Return where a mark divides a translation as it does the word (either/or), or 0."""
-        if not mark or is_letter(mark):
+        if not mark or is_word_character(mark):
             return 0
         word, target = "".join(self._divided_word(position)), self._target[start:end]
         is_one = word.count(mark) == target.count(mark) == len(target.split()) == 1
