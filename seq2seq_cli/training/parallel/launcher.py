@@ -1,8 +1,7 @@
 """Processes that train on one machine: several of one run, or one for each of several runs.
 
-Each process of one run calls the same function and finds its rank in its environment, as those
-that `torchrun` starts do (`process_group.py`). The process that starts the others does not train;
-it waits for them, forwards SIGTERM, and reports why one of them failed.
+Each process of a run finds its rank in its environment, as with `torchrun` (`process_group.py`).
+The process that starts the others does not train: it forwards signals, and reports failures.
 """
 
 import functools
@@ -15,7 +14,7 @@ import signal
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
@@ -66,6 +65,10 @@ _TOKENS_OF_A_PAIR = 20  # of one side
 _BYTES_EACH = 1 << 30  # of memory; half of it is PyTorch and the model, or less
 _REDUCIBLE = 20_000_000  # parameters whose all-reduce is a small part of an update
 
+_KINDS: dict[str, type[Exception]] = {  # of reasons why a process failed
+    kind.__name__: kind for kind in (Interrupted, UserError, OSError, RuntimeError)
+}
+
 Result = TypeVar("Result")
 
 
@@ -85,9 +88,8 @@ def choose_num_processes(config: Config, cores: int, available: int) -> int:
 
     Threads synchronize in every operation, processes once an update: next to another busy program
     processes keep at least 60% of their speed, threads a third. But each process needs enough
-    tokens and its share of the `available` bytes, and large models lose more to the all-reduce.
-    Fewer processes with more threads are chosen where that leaves no core idle. On a GPU, `auto` is
-    one process.
+    tokens and its share of the `available` bytes, and large models lose more to the all-reduce. No
+    core stays idle. On a GPU, `auto` is one process.
     """
     asked = config.training.processes
     if not hasattr(signal, "SIGKILL"):  # Windows
@@ -111,10 +113,7 @@ def choose_num_processes(config: Config, cores: int, available: int) -> int:
 
 
 def _num_weights(config: Config, text: int) -> int:
-    """Return the approximate number of weights of the model, for so many tokens of text.
-
-    A vocabulary of size `auto` is estimated as one of subwords.
-    """
+    """Return about how many weights the model has; a size `auto` is estimated as for subwords."""
     sizes, estimate = config.tokenizer.vocab_size, num_pieces("bpe", text // _TOKENS_OF_A_PAIR)
     src, tgt = (estimate if size == "auto" else size for size in (sizes.src, sizes.tgt))
     shapes = parameter_shapes(config.model, src, tgt, is_shared=config.tokenizer.shared)
@@ -130,11 +129,9 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
     """
     context = process_context(*TRAINING_IMPORTS, **_ENVIRONMENT)
     num_threads = max(1, torch.get_num_threads() // num_processes)
-    with (
-        tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as name,
-        _forwarded_signals(folder := Path(name)) as forwarded,
-        _silent_logger("torch.multiprocessing.spawn"),
-    ):
+    # PyTorch warns of processes that it ends: `_reason` says why.
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.CRITICAL + 1)
+    with _forwarded_signals() as (folder, forwarded):
         store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
         environment = {
             "TORCHELASTIC_RUN_ID": RUN_ID,
@@ -177,10 +174,9 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
 def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
     """Call each in a new process of this machine, at most so many at once, which share its cores.
 
-    One of them at a time shows its progress, and a failure is logged while others train. When all
-    have ended, raises what the last that failed has raised: a UserError, with its name, or an
-    OSError before Interrupted. After a signal, no further one is called, and Interrupted is raised
-    even if all have finished.
+    One at a time shows its progress; a failure is logged while others train. In the end raises the
+    last UserError, with its name, or OSError; or Interrupted, also if all have finished after a
+    signal.
     """
     if not hasattr(signal, "SIGKILL"):  # Windows
         raise UserError(
@@ -199,8 +195,7 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
         is_shown = screen.acquire(blocking=False)
         try:
             logs = is_shown and is_logging_to_stderr()
-            run = functools.partial(_alone, work, Path(folder), num_threads, logs)
-            call_in_process(context, run)
+            call_in_process(context, functools.partial(_alone, work, folder, num_threads, logs))
         except (UserError, OSError) as error:
             if received and isinstance(error, ProcessDiedError):
                 raise Interrupted("interrupted", 128 + max(received)) from None
@@ -213,13 +208,9 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
             if is_shown:
                 screen.release()
 
-    with (
-        tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as folder,
-        _forwarded_signals(Path(folder)) as received,
-        ThreadPoolExecutor(at_once) as threads,
-    ):
+    errors: list[BaseException] = []  # the last one first
+    with _forwarded_signals() as (folder, received), ThreadPoolExecutor(at_once) as threads:
         futures = [threads.submit(call, name, work) for name, work in works.items()]
-        errors: list[BaseException] = []  # the last one first
         for number, future in enumerate(as_completed(futures), 1):
             if (error := future.exception()) is None:
                 continue
@@ -241,19 +232,17 @@ def _alone(work: Callable[[], None], folder: Path, num_threads: int, logs: bool)
 
 
 @contextmanager
-def _forwarded_signals(folder: Path) -> Iterator[set[int]]:
+def _forwarded_signals() -> Iterator[tuple[Path, set[int]]]:
     """Forward SIGTERM to the processes while the block runs, and SIGINT where no terminal does.
 
-    A terminal sends Ctrl-C to all processes. One that does not exist yet finds the signal in
-    `folder`. Yields the signals that were received.
+    A terminal sends Ctrl-C to all processes. Yields a temporary folder, in which a process that
+    does not exist yet finds the signal, and the signals that were received.
     """
     received: set[int] = set()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.getsignal(number) for number in numbers}
 
     def forward(number: int, frame: object) -> None:
         with suppress(OSError):  # a full disk
-            (folder / f"signal-{number}").touch()
+            Path(folder, f"signal-{number}").touch()
         received.add(number)
         if number == signal.SIGTERM or not has_terminal():
             for process in multiprocessing.active_children():
@@ -261,29 +250,18 @@ def _forwarded_signals(folder: Path) -> Iterator[set[int]]:
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, number)
 
-    is_main_thread = threading.current_thread() is threading.main_thread()
-    if is_main_thread:
-        if handlers[signal.SIGINT] != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, forward)
-        signal.signal(signal.SIGTERM, forward)
-    try:
-        yield received
-    finally:
-        if is_main_thread:
-            for number, handler in handlers.items():
+    numbers = {signal.SIGINT, signal.SIGTERM}
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        numbers.remove(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread():
+        numbers.clear()  # Python allows no handlers there
+    with tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as folder:
+        before = {number: signal.signal(number, forward) for number in numbers}
+        try:
+            yield Path(folder), received
+        finally:
+            for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-@contextmanager
-def _silent_logger(name: str) -> Iterator[None]:
-    """Silence PyTorch's warnings of processes that it ends in the block: `_reason` says why."""
-    one = logging.getLogger(name)
-    level = one.level
-    one.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        one.setLevel(level)
 
 
 def _start_in_process(folder: Path, num_threads: int, logs: bool) -> None:
@@ -311,8 +289,7 @@ def _in_worker(
     os.environ |= environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     if Path("/sys/class/net/lo").exists():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine needs no other network
-    status = 0
-    reason: object
+    reason: tuple[str, Sequence[object]]  # exception, with its arguments
     try:
         with shortages_reported():
             _start_in_process(folder, num_threads, logs)
@@ -321,20 +298,18 @@ def _in_worker(
             sender.send(result)
         return
     except KeyboardInterrupt:
-        kind, reason, status = "Interrupted", "interrupted", 130
+        reason = "Interrupted", ("interrupted", 128 + signal.SIGINT)
     except Interrupted as stop:
-        kind, reason, status = "Interrupted", str(stop), stop.exit_status
+        reason = "Interrupted", stop.args
     except UserError as error:
-        kind, reason = "UserError", str(error)
+        reason = "UserError", [f"process {rank}: {error}" if rank > 0 else str(error)]
     except OSError as error:
         file = error.filename and str(error.filename)
-        kind, reason = "OSError", (error.errno, error.strerror or str(error), file)
+        reason = "OSError", (error.errno, error.strerror or str(error), file)
     except Exception:
-        kind, reason = "RuntimeError", traceback.format_exc()
+        reason = "RuntimeError", [f"process {rank} failed:\n{traceback.format_exc()}"]
     with suppress(OSError):  # a full disk
-        write_json(
-            folder / f"reason-{rank}.json", {"kind": kind, "reason": reason, "status": status}
-        )
+        write_json(folder / f"reason-{rank}.json", reason)
     raise SystemExit(1)
 
 
@@ -342,17 +317,10 @@ def _reason(folder: Path, rank: int, status: int, is_terminated: bool) -> Except
     """Return why the processes ended, `rank` first; `is_terminated`: SIGTERM was forwarded."""
     files = {r: folder / f"reason-{r}.json" for r in (0, rank)}
     reasons = {r: read_json(path) for r, path in files.items() if path.exists()}
-    if reasons.get(0, {}).get("kind") == "Interrupted":
-        return Interrupted(reasons[0]["reason"], reasons[0]["status"])
-    if rank in reasons:
-        kind, reason = reasons[rank]["kind"], reasons[rank]["reason"]
-        if kind == "RuntimeError":
-            return RuntimeError(f"process {rank} failed:\n{reason}")
-        if kind == "OSError":
-            return OSError(*reason)
-        if kind == "UserError":
-            return UserError(f"process {rank}: {reason}" if rank > 0 else reason)
-        return Interrupted(reason, reasons[rank]["status"])
+    first = 0 if "Interrupted" in reasons.get(0, ()) else rank
+    if first in reasons:
+        kind, arguments = reasons[first]
+        return _KINDS[kind](*arguments)
     if is_terminated:
         return Interrupted("interrupted", 128 + signal.SIGTERM)
     if status < 0:
