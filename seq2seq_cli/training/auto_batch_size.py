@@ -1,8 +1,7 @@
 """Resolves `training.tokens_per_batch: auto`: as many tokens as memory holds.
 
 The longest sentences are tried. On a GPU, batches grow until one runs out of memory. On a CPU,
-Linux would kill the process instead; so the memory of two small batches is measured in another
-process, and extrapolated linearly to larger ones.
+where Linux would kill the process, the memory of two small batches is measured and extrapolated.
 """
 
 import itertools
@@ -26,10 +25,9 @@ from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.consistency import build_loss
-from seq2seq_cli.training.oom import free_memory
 from seq2seq_cli.training.optimizers.muon import MuonWithAdamW
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
-from seq2seq_cli.training.step import accumulate_gradients
+from seq2seq_cli.training.step import accumulate_gradients, free_memory
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +48,8 @@ def find_tokens_per_batch(
 ) -> Config:
     """Return the config with a number in place of `training.tokens_per_batch: auto`.
 
-    `drawn` is how many pairs an epoch draws from each corpus. `build_model`, which can be pickled,
-    builds the model to train. Raises UserError if not even one pair for each process fits into
-    memory.
+    `drawn`: pairs that an epoch draws from each corpus. `build_model` can be pickled. Raises
+    UserError if not even one pair for each process fits into memory.
     """
     if config.training.tokens_per_batch != "auto":
         return config
@@ -63,8 +60,7 @@ def find_tokens_per_batch(
     ends = np.cumsum([0, *store.sizes]).tolist()
     for (start, end), count in zip(itertools.pairwise(ends), drawn, strict=True):
         src, tgt, counts = store.length_counts(start, end)
-        whole = int(np.dot(np.maximum(src, tgt), counts))
-        positions += whole * count / max(1, end - start)
+        positions += int(np.dot(np.maximum(src, tgt), counts)) * count / max(1, end - start)
     most = max(longest, min(MOST_TOKENS, round(positions) // FEWEST_BATCHES))
     model = TrialModel(build_model, config.training, longest)
     used = _USED / (_LARGER_IF_SAMPLED if config.training.subword_sampling.is_on else 1)
@@ -80,9 +76,11 @@ def find_tokens_per_batch(
             f"training.tokens_per_batch: auto: not even one pair of {longest:,} tokens fits into "
             "memory; lower data.max_length, or make the model smaller (model.layers, d_model, d_ff)"
         )
-    limited = sentences < wanted
-    tokens = max(longest, int(used * sentences * longest * num_processes)) if limited else most
-    logger.info(f"training.tokens_per_batch {tokens:,}" + (", as memory allows" if limited else ""))
+    tokens, why = most, ""
+    if sentences < wanted:
+        tokens = max(longest, int(used * sentences * longest * num_processes))
+        why = ", as memory allows"
+    logger.info(f"training.tokens_per_batch {tokens:,}{why}")
     return config.updated(training={"tokens_per_batch": tokens})
 
 
@@ -95,10 +93,7 @@ class TrialModel(NamedTuple):
 
 
 def make_trial(trial: TrialModel, device: torch.device) -> Callable[[int], bool]:
-    """Return a function that makes an update with so many of the longest sentences.
-
-    It returns False when out of memory.
-    """
+    """Return a function that makes an update with so many longest sentences; False: no memory."""
     training, model = trial.training, trial.build().to(device)
     batch_loss = build_loss(model, training, device)
     optimizer = build_optimizer(model, training)
@@ -115,10 +110,10 @@ def make_trial(trial: TrialModel, device: torch.device) -> Callable[[int], bool]
         _, failed = accumulate_gradients(batch_loss, [batch], num_tokens)
         if failed is None:
             optimizer.step()
-            return True
-        optimizer.zero_grad(set_to_none=True)
-        free_memory()
-        return False
+        else:
+            optimizer.zero_grad(set_to_none=True)
+            free_memory()
+        return failed is None
 
     return fits
 
@@ -159,18 +154,15 @@ def sentences_on_cpu(model: TrialModel, wanted: int, available: int) -> int:
     retain_freed_pages()
     before = peak_memory()
     fits = make_trial(model, torch.device("cpu"))
-
-    def needed(sentences: int) -> int:
-        fits(sentences)
-        return peak_memory() - before
-
     few = min(wanted, max(1, _MEASURED_TOKENS // model.longest))
-    fits(few)  # allocates the optimizer's state, so that both measurements include it
-    bytes_of_few = needed(few)
+    for _ in range(2):  # the first update allocates the state of the optimizer
+        fits(few)
+    bytes_of_few = peak_memory() - before
     if bytes_of_few > available:
         return 0
     more = min(_TIMES_LARGER * few, wanted, few * available // bytes_of_few)
     if more <= few:
         return more
-    bytes_each = max(1.0, (needed(more) - bytes_of_few) / (more - few))
+    fits(more)
+    bytes_each = max(1.0, (peak_memory() - before - bytes_of_few) / (more - few))
     return min(wanted, few + int((available - bytes_of_few) / bytes_each))

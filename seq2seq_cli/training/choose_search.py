@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from seq2seq_cli.config.decoding import DecodingConfig
@@ -22,7 +21,7 @@ from seq2seq_cli.metrics.metrics import Scoring, score_text
 from seq2seq_cli.metrics.references import References, group_by_source, references_of
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import load_tokenizers
-from seq2seq_cli.training.run import Run, TrainingState, nothing
+from seq2seq_cli.training.run import Hooks, Run, nothing
 from seq2seq_cli.training.signals import StopRequest
 
 logger = logging.getLogger(__name__)
@@ -43,10 +42,6 @@ class Sample(NamedTuple):
     references: Sequence[References]
     scoring: Scoring
 
-    def score(self, texts: Sequence[str]) -> float:
-        (score,) = score_text(texts, self.references, self.scoring).values()
-        return score.value
-
     def gain(self, score: float, other: float) -> float:
         """Return by how much a score is better than another one."""
         (metric,) = self.scoring.names
@@ -56,37 +51,34 @@ class Sample(NamedTuple):
 def choose_search(folder: RunFolder, run: Run, stop: StopRequest) -> None:
     """Measure searches with the run's model, and write the one that `auto` stands for.
 
-    It is done for a finished run whose config has `auto`, if there are enough validation sources;
-    once, unless validation changes. An earlier choice is removed if there is none to make now. The
-    model decodes as `translate` does, on the device of the training. Raises Interrupted after a
-    signal, before the next search.
+    Only for a finished run whose config has `auto`, with enough validation sources, and once,
+    unless validation changes. An earlier choice is removed if there is none to make. The model
+    decodes as `translate` does. Raises Interrupted after a signal.
     """
-    valid, state = run.data.valid, run.state
+    valid, step, scored_by = run.data.valid, run.state.step, run.state.scored_by
     if not folder.model.exists():
         return
     if valid is None or not _has_choice(run.config, valid):
         folder.search.unlink(missing_ok=True)
-    elif not _is_chosen(folder, state):
-        scored_by, before_write = state.scored_by, run.hooks.before_write
-        _choose(folder, run.config, valid, state.step, scored_by, stop, before_write)
+    elif not _is_chosen(folder, step, scored_by):
+        _choose(folder, run.config, valid, step, scored_by, stop, run.hooks)
 
 
 def choose_search_of_ensemble(ensemble: RunFolder) -> None:
     """As `choose_search`, for a trained ensemble whose members have all chosen one."""
-    members, before = ensemble.members(), read_default_search(ensemble)
+    members = ensemble.members()
     chosen = [found for member in members if (found := read_default_search(member))]
     if len(chosen) < len(members):
         ensemble.search.unlink(missing_ok=True)
         return
     step, scored_by = sum(one.step for one in chosen), chosen[0].scored_by  # the same in all
-    if before is not None and (before.step, before.scored_by) == (step, scored_by):
+    if _is_chosen(ensemble, step, scored_by):
         return
     config = load_config(members[0].config)
     assert config.valid_text is not None, "the members have chosen by it"
-    valid = read_held_out(
-        config.valid_text, load_tokenizers(members[0], config.tokenizer), config.data
-    )
-    _choose(ensemble, config, valid, step, scored_by, StopRequest())
+    tokenizers = load_tokenizers(members[0], config.tokenizer)
+    valid = read_held_out(config.valid_text, tokenizers, config.data)
+    _choose(ensemble, config, valid, step, scored_by, StopRequest(), Hooks())
 
 
 def _choose(
@@ -96,17 +88,15 @@ def _choose(
     step: int,
     scored_by: str,
     stop: StopRequest,
-    before_write: Callable[[Path], None] = nothing,
+    hooks: Hooks,
 ) -> None:
     translator = Translator.load(folder.path, config.training.device)
     sample = _sample(config, valid, translator)
 
     def measure(beam: int, penalty: float) -> MeasuredSearch:
         if stop.signal:
-            message = (
-                "stopped while choosing the default search; the same command starts that again"
-            )
-            raise Interrupted(message, 128 + stop.signal)
+            what = "stopped while choosing the default search"
+            raise Interrupted(f"{what}; the same command starts that again", 128 + stop.signal)
         return _measure(translator, beam, penalty, sample)
 
     try:
@@ -114,7 +104,7 @@ def _choose(
     except NotFiniteError as error:
         logger.warning("no search is chosen: %s", error)
         return
-    before_write(folder.search)
+    hooks.before_write(folder.search)
     write_json(folder.search, found.model_dump())
     logger.info("search: %s", found)
 
@@ -130,12 +120,12 @@ def _has_choice(config: Config, valid: HeldOut) -> bool:
     return config.validation.decode and len(sources) >= _FEWEST_SOURCES
 
 
-def _is_chosen(folder: RunFolder, state: TrainingState) -> bool:
+def _is_chosen(folder: RunFolder, step: int, scored_by: str) -> bool:
     """Return True if a search was chosen for this step, and scores mean the same since."""
     before = read_default_search(folder)
-    if before is None or before.step != state.step:
+    if before is None or before.step != step:
         return False
-    return before.scored_by in ("", state.scored_by)  # earlier versions have not recorded it
+    return before.scored_by in ("", scored_by)  # earlier versions have not recorded it
 
 
 def _sample(config: Config, valid: HeldOut, translator: Translator) -> Sample:
@@ -156,15 +146,11 @@ def _find_search(
     measure: Measure, options: DecodingConfig, step: int, scored_by: str, sample: Sample
 ) -> DefaultSearch:
     """Measure greedy search and a beam, with the best length penalty, as far as they are open."""
-    beam = _BEAM if options.beam_size == "auto" else options.width
-    beam = max(beam, options.n_best)
-    if options.length_penalty == "auto":
-        best = _best_beam(measure, beam, sample)
-    else:
-        best = measure(beam, options.alpha)
-    greedy = []
-    if options.width == 1:  # else beam_size or n_best asks for a beam
-        greedy = [measure(1, best.length_penalty)]
+    beam = max(_BEAM if options.beam_size == "auto" else options.width, options.n_best)
+    is_open = options.length_penalty == "auto"
+    best = _best_beam(measure, beam, sample) if is_open else measure(beam, options.alpha)
+    # If the width is not 1, beam_size or n_best asks for a beam.
+    greedy = [measure(1, best.length_penalty)] if options.width == 1 else []
     is_worth_it = not greedy or sample.gain(best.score, greedy[0].score) >= _LEAST_GAIN
     return DefaultSearch(
         step=step,
@@ -182,9 +168,8 @@ def _best_beam(measure: Measure, beam: int, sample: Sample) -> MeasuredSearch:
     """Return the beam with the length penalty under which it scores best.
 
     From 1 on, the penalty goes up or down in steps as long as each gains enough
-    (benchmarks/length_penalty.md). Each is measured by a search of its own: to rank the n-best list
-    of another one again does not show that a high penalty also makes the search prefer long
-    hypotheses.
+    (benchmarks/length_penalty.md). Each is a search of its own: ranking another n-best list again
+    would not show which hypotheses a high penalty finds.
     """
     best = measure(beam, 1.0)
     for step in (_STEP, -_STEP):
@@ -204,9 +189,11 @@ def _measure(translator: Translator, beam: int, penalty: float, sample: Sample) 
     started = time.perf_counter()
     found = searching.search(sample.inputs, report=nothing)
     seconds = time.perf_counter() - started
+    texts = [best.text for best, *_ in found]
+    (score,) = score_text(texts, sample.references, sample.scoring).values()
     return MeasuredSearch(
         beam_size=beam,
         length_penalty=penalty,
-        score=sample.score([best.text for best, *_ in found]),
+        score=score.value,
         sentences_per_second=len(found) / seconds,
     )

@@ -11,13 +11,11 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.checkpoints.checkpoint import NullSaver, Saver
-from seq2seq_cli.training.checkpoints.choose_model import awaits_choice, choose_model
+from seq2seq_cli.training.checkpoints.checkpoint import Saver
+from seq2seq_cli.training.checkpoints.choose_model import candidates_to_score, choose_model
 from seq2seq_cli.training.choose_search import choose_search
 from seq2seq_cli.training.logging.metrics_log import Monitor
 from seq2seq_cli.training.logging.summary import summarize
-from seq2seq_cli.training.nonfinite import handle_nonfinite
-from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.optimizers.schedules import set_lr
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
 from seq2seq_cli.training.parallel.process_group import is_started_by_torchrun, process_group
@@ -25,7 +23,7 @@ from seq2seq_cli.training.plan import plan_again
 from seq2seq_cli.training.resume import start_or_resume
 from seq2seq_cli.training.run import Hooks, MetricSums, Run
 from seq2seq_cli.training.signals import stop_on_signals
-from seq2seq_cli.training.step import StepResult, train_step
+from seq2seq_cli.training.step import StepResult, handle_nonfinite, is_out_of_memory, train_step
 from seq2seq_cli.training.validation import (
     end_line,
     is_finished,
@@ -132,22 +130,17 @@ def open_run(
 
 @contextmanager
 def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | None, Saver]]:
-    """Open what the main process writes: logged points, and checkpoints with best models.
-
-    Other processes write nothing, nor does the main one if everything is done already.
-    """
-    if not run.parallel.is_main or (is_finished(run) and not awaits_choice(folder, run)):
-        yield None, run.parallel.saver(NullSaver(folder, run), run)
+    """Open logs and checkpoints, in the main process, unless everything is done already."""
+    if not run.parallel.is_main or (is_finished(run) and not candidates_to_score(folder, run)):
+        yield None, run.parallel.saver(Saver(folder, run), run)
         return
     if not is_finished(run):
         folder.search.unlink(missing_ok=True)  # the choice of a shorter run
     with Monitor(folder, run) as monitor:
         logger.info("%s", summarize(run))
-        begins = f"writing to {folder.path}"
-        if monitor.starts > 1:
-            step = f"step {run.state.step:,} (start {monitor.starts:,})"
-            begins = f"continuing {folder.path} from {step}"
-        logger.info("%s", begins)
+        step = f"step {run.state.step:,} (start {monitor.starts:,})"
+        resumes = f"continuing {folder.path} from {step}"
+        logger.info("%s", resumes if monitor.starts > 1 else f"writing to {folder.path}")
         monitor.config(run.config)
         yield monitor, run.parallel.saver(Saver(folder, run, monitor.sync), run)
 
@@ -185,9 +178,8 @@ def log_update(
 ) -> None:
     """Show progress; every `log_every` updates, and after the last one, log a point.
 
-    The point sums up the updates since the one before; gradient norm and the given `scalars`
-    belong to this update. If this update was skipped, it has no gradient norm, and if all were, no
-    loss.
+    The point sums up the updates since the one before; gradient norm, of an update that was not
+    skipped, and the given `scalars` belong to this one.
     """
     state = run.state
     if monitor is not None:

@@ -24,10 +24,10 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import with_weights
 from seq2seq_cli.training.checkpoints.checkpoint import Saver, record_score
 from seq2seq_cli.training.logging.metrics_log import Monitor
-from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.signals import StopRequest
+from seq2seq_cli.training.step import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +81,8 @@ def count_validation(
     Only the main process has `found` the scores.
     """
     state, metric = run.state, run.config.validation.metric
-    own: tuple[float, float, float | None] = (math.nan, math.nan, None)
-    if found is not None:
-        own = (found.scores.metrics()[metric], found.scores.loss, found.general_score(metric))
-    score, loss, general = run.parallel.broadcast(own)
+    own = found and (found.scores.metrics()[metric], found.scores.loss, found.general_score(metric))
+    score, loss, general = run.parallel.broadcast(own or (math.nan, math.nan, None))
     if state.general_before is None:
         state.general_before = general
     has_forgotten = forgets(run, general)
@@ -104,7 +102,7 @@ def log_validation(run: Run, monitor: Monitor, found: Validation, *, has_forgott
     if scores.hypotheses and run.config.validation.samples:
         monitor.samples(state.step, scores, run.config.validation.samples)
     if found.plots is not None:
-        monitor.plots(state.step, found.plots)
+        monitor.tensorboard.write(state.step, found.plots)
     if is_finished(run):
         scores.issues.report()
 
@@ -119,9 +117,8 @@ def score_model(run: Run) -> Validation:
         with evaluation_of(run, text) as (translator, held_out):
             return evaluate(translator, held_out, decode=run.config.validation.decode)
 
-    return Validation(
-        on(run.data.valid), None if run.data.general is None else on(run.data.general)
-    )
+    general = run.data.general
+    return Validation(on(run.data.valid), None if general is None else on(general))
 
 
 def forgets(run: Run, general: float | None) -> bool:
@@ -204,26 +201,25 @@ def end_line(folder: RunFolder, run: Run) -> str:
 
     It is not cut off if the learning rate has all but fallen to 0.
     """
-    training, state, plan = run.config.training, run.state, run.state.plan
-    falls = training.schedule in ("cosine", "linear")
-    limit, is_cut_off = limit_reached(run), False
-    if limit == "max_hours" and state.step < plan.total:
-        is_cut_off = not falls or plan.decay(state.step) <= _NEARLY_DONE
+    state, plan, limit = run.state, run.state.plan, limit_reached(run)
+    falls = run.config.training.schedule in ("cosine", "linear")
+    is_done = state.step >= plan.total or (falls and plan.decay(state.step) > _NEARLY_DONE)
+    is_cut_off = limit == "max_hours" and not is_done
     why = f"training.{limit} reached" if limit else "no better score within validation.patience"
     ended = f"finished after {counted(state.step, 'update')} ({why})"
     if is_cut_off:
-        ended = f"stopped after {state.step:,} of {plan.total:,} updates ({why}"
-        ended += " before the learning rate fell to 0)" if falls else ")"
+        why += " before the learning rate fell to 0" if falls else ""
+        ended = f"stopped after {state.step:,} of {plan.total:,} updates ({why})"
     if folder.model.exists():
         kept = f": {folder.model} is {_which_model(folder.model, run)}"
     elif state.best_step is not None or run.config.data.valid is None:
         kept = f"; {folder.model} is missing: put it back, or use --model last"
     else:
         kept = f"; no validation gave a finite score, so that there is no {folder.model}"
-    if not is_cut_off:
-        return ended + kept
-    hours = f"--set training.max_hours={hours_to_finish(run):g}"
-    return f"{ended}{kept}; to finish: the same command with {hours}"
+    if is_cut_off:
+        hours = f"--set training.max_hours={hours_to_finish(run):g}"
+        kept += f"; to finish: the same command with {hours}"
+    return ended + kept
 
 
 def _which_model(path: Path, run: Run) -> str:

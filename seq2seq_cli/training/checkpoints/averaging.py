@@ -57,11 +57,7 @@ def with_weights(model: nn.Module, weights: Weights) -> Iterator[None]:
 
 
 def averaged_steps(steps: Iterable[int], config: TrainingConfig) -> list[int]:
-    """Return the steps whose checkpoints `training.average_checkpoints` averages.
-
-    They are the last multiples of `save_every`, whatever other checkpoints validations and stops
-    have left.
-    """
+    """Return the steps that `training.average_checkpoints` averages: multiples of `save_every`."""
     if config.average_checkpoints is None or config.save_every is None:
         return []
     regular = sorted(step for step in steps if step > 0 and step % config.save_every == 0)
@@ -71,8 +67,7 @@ def averaged_steps(steps: Iterable[int], config: TrainingConfig) -> list[int]:
 def mean_of_files(paths: Sequence[Path], model: nn.Module) -> Weights:
     """Return the mean of the weights in several files, summed in fp64.
 
-    It needs the memory of one model in fp64 and one in fp32. Raises UserError if a file is damaged
-    or does not fit the model.
+    Raises UserError if a file is damaged or does not fit the model.
     """
     sums: dict[str, Tensor] = {}
     for path in paths:

@@ -1,13 +1,9 @@
 """Checkpoints and best models: what a run writes while it trains, and what resuming it reads.
 
-A checkpoint is written whole or not at all, and is checked when it is read. If the disk is full,
-training continues with a warning, and best models and logged points are written with the next
-checkpoint that can be written.
-
-`checkpoints/step-00000500/` holds `weights.safetensors`, the optimizer's state
-(`optimizer_state.py`), `ema.safetensors` (with `training.ema_decay`) and `state.json`. Random
-numbers need nothing: every update seeds them by its number. When only an average still needs a
-checkpoint, its weights alone stay, as `checkpoints/step-00000500.safetensors`.
+A checkpoint (docs/run_folder.md) is written whole or not at all, and is checked when it is read. If
+the disk is full, training continues with a warning, and best models and logged points are written
+with the next checkpoint that can be written. Random numbers need nothing: every update seeds them
+by its number.
 """
 
 import errno
@@ -17,7 +13,6 @@ import json
 import logging
 import math
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -75,25 +70,24 @@ def _write_state(folder: Path, state: TrainingState) -> None:
 
 
 def load_last_checkpoint(folder: RunFolder, run: Run) -> None:
-    """Load the last checkpoint that is whole into the run.
+    """Load the last checkpoint that is whole into the run; others are skipped with a warning.
 
-    Only damaged ones are skipped, with a warning: raises UserError if none is whole, or if the last
-    that is whole belongs to another version, model or optimizer, and OSError if a file cannot be
-    read.
+    Raises UserError if none is whole or that one is of another version, model or optimizer, and
+    OSError if a file cannot be read.
     """
-    checkpoints = folder.all_checkpoints()
-    if not checkpoints:
-        raise UserError(
-            f"{folder.path} holds a run but no checkpoint to resume from; "
-            "start another one with --run-dir"
-        )
-    for checkpoint in checkpoints.values():
+    damage: DamagedFileError | None = None
+    for checkpoint in folder.all_checkpoints().values():
         try:
             return load_checkpoint(checkpoint, run)
         except DamagedFileError as error:
             damage = error
             logger.warning("%s; looking for the checkpoint before it", error)
-    raise UserError(f"no checkpoint of {folder.path} can be resumed from: {damage}")
+    if damage is not None:
+        raise UserError(f"no checkpoint of {folder.path} can be resumed from: {damage}")
+    raise UserError(
+        f"{folder.path} holds a run but no checkpoint to resume from; "
+        "start another one with --run-dir"
+    )
 
 
 def load_checkpoint(folder: Path, run: Run) -> None:
@@ -114,11 +108,10 @@ def load_checkpoint(folder: Path, run: Run) -> None:
 
 
 def set_aside_later(folder: RunFolder, step: int) -> None:
-    """Rename the files of updates after `step`, from which the run resumes as they are damaged.
+    """Rename the damaged files of updates after `step`, from which the run resumes.
 
-    The run repeats these updates: a damaged checkpoint would then count for `training.keep_last`,
-    and a best model that is not known yet would be replaced by a worse one. Nothing is removed, so
-    that the damage can be examined.
+    Otherwise a damaged checkpoint would count for `training.keep_last`, and a worse model could
+    replace the best one. Nothing is removed.
     """
 
     def free_name(path: Path, what: str) -> Path:  # such as model.later.safetensors
@@ -126,19 +119,18 @@ def set_aside_later(folder: RunFolder, step: int) -> None:
         names = (path.with_name(f"{path.stem}.{what}{number}{path.suffix}") for number in numbers)
         return next(name for name in names if not name.exists())
 
-    later = {number: path for number, path in folder.all_checkpoints().items() if number > step}
-    if not later:
+    damaged = [path for number, path in folder.all_checkpoints().items() if number > step]
+    if not damaged:
         return
     if folder.model.is_file():  # perhaps of a later step; it stays until the run has a better one
         aside = free_name(folder.model, "later")
         with reading(folder.model):
             write_atomic(aside, folder.model.read_bytes())
         logger.warning(f"{aside.name} is a copy of {folder.model}, which may be of a later step")
-    lone = {number: folder.lone_weights(number) for number in folder.all_weights()}
-    models = [*lone.items(), *folder.all_best_models().items()]
-    files = [(path, "later") for number, path in models if number > step and path.exists()]
-    for path, what in (*files, *((path, "damaged") for path in later.values())):
-        aside = path.rename(free_name(path, what))
+    weights = [*folder.all_weights().items(), *folder.all_best_models().items()]
+    later = [path for number, path in weights if number > step and path.parent not in damaged]
+    for path in (*later, *damaged):
+        aside = path.rename(free_name(path, "damaged" if path in damaged else "later"))
         logger.warning(f"{path} was renamed to {aside.name}; it is not used any more")
 
 
@@ -147,25 +139,21 @@ def make_room(folder: RunFolder, config: TrainingConfig, step: int) -> bool:
 
     What has been written of the checkpoint of `step` stays.
     """
-    before = folder.all_checkpoints()
+    before = len(folder.all_checkpoints())
     config = config.model_copy(update={"keep_last": 1})
     _remove_old(folder, config, kept_part=shards_part(folder.checkpoint(step)))
-    return len(folder.all_checkpoints()) < len(before)
+    return len(folder.all_checkpoints()) < before
 
 
 def _remove_old(folder: RunFolder, config: TrainingConfig, kept_part: Path | None = None) -> None:
-    """Remove what `keep_last` and `keep_every` do not keep, and parts that a crash left behind.
-
-    The weights of a checkpoint stay while an average needs them.
-    """
+    """Remove parts, and checkpoints not to be kept, except weights that an average needs."""
     for part in folder.checkpoints.glob("*.part"):
         if part != kept_part:
             shutil.rmtree(part, ignore_errors=True)
     checkpoints, weights = folder.all_checkpoints(), folder.all_weights()
     averaged = averaged_steps(weights, config)
     for number, checkpoint in list(checkpoints.items())[config.keep_last :]:
-        is_nth = config.keep_every is not None and number > 0 and number % config.keep_every == 0
-        if is_nth:
+        if config.keep_every is not None and number > 0 and number % config.keep_every == 0:
             continue
         if number in averaged:
             with suppress(DamagedFileError), reading(weights[number]):  # gone since a crash
@@ -198,7 +186,7 @@ def _with_hash(values: dict[str, Any]) -> dict[str, Any]:
 class SaveBudget:
     """Limits the share of the time that is spent on saving."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._paid = clock()  # the time at which the work so far is no more than its share
 
@@ -218,7 +206,7 @@ class SaveBudget:
 
 
 class Saver:
-    """Writes checkpoints and best models; one instance, in the main process.
+    """Writes checkpoints and best models, in the main process; in the others it does nothing.
 
     A best model is always on disk before a checkpoint refers to it.
     """
@@ -226,9 +214,7 @@ class Saver:
     def __init__(
         self, folder: RunFolder, run: Run, sync_logs: Callable[[], None] = nothing
     ) -> None:
-        self.folder = folder
-        self.run = run
-        self._sync_logs = sync_logs
+        self.folder, self.run, self._sync_logs = folder, run, sync_logs
         self._last = run.state.step  # of the last whole checkpoint
         # Best models not yet on disk, with their scores.
         self._waiting: dict[int, tuple[Weights, Mapping[Metric, float]]] = {}
@@ -246,17 +232,17 @@ class Saver:
 
     def is_due(self, *, is_end: bool) -> bool:
         """Return True if `save` is to write a checkpoint."""
-        if is_end:
-            return True
         training, state = self.run.config.training, self.run.state
         intervals = (training.save_every, training.keep_every)
-        if any(steps is not None and state.step % steps == 0 for steps in intervals):
-            return True
-        return state.awaits_validation and self.budget.available
+        is_regular = any(steps is not None and state.step % steps == 0 for steps in intervals)
+        is_wanted = is_end or is_regular or (state.awaits_validation and self.budget.available)
+        return is_wanted and self.run.parallel.is_main
 
     def write_checkpoint(self, *, is_end: bool) -> None:
         """Write a checkpoint; without validation text, the last model as the best one too."""
         run, step = self.run, self.run.state.step
+        if not run.parallel.is_main:
+            return
         if run.config.data.valid is None:
             self._waiting = {step: (run.gathered.evaluated, {})}
         try:
@@ -289,50 +275,45 @@ class Saver:
         training there always is one: raises OSError if it cannot be written.
         """
         state = self.run.state
+        if not self.run.parallel.is_main:
+            return
         best = {model.step for model in state.best_models}
         self._waiting = {step: kept for step, kept in self._waiting.items() if step in best}
         if is_kept:
             self._waiting[state.step] = self.run.gathered.evaluated, metrics
-        if not self.is_saved:
-            if is_end:
-                self.write_checkpoint(is_end=True)
-        else:
+        checkpoint = self.folder.checkpoint(state.step)
+
+        def update_state() -> None:
+            self.run.hooks.before_write(checkpoint)
+            _write_state(checkpoint, state)
+
+        if self.is_saved:
             try:
-                self._write(self._update_state)
+                self._write(update_state)
             except OSError as error:
                 if is_end:
                     raise
                 logger.warning(f"cannot write the best model yet ({error}); it is kept in memory")
+        elif is_end:
+            self.write_checkpoint(is_end=True)
         if state.step in self._waiting:
             weights, metrics = self._waiting[state.step]
             self._waiting[state.step] = _copied(weights), metrics
 
-    def _update_state(self) -> None:
-        """Add the validation of the model to the checkpoint of its step."""
-        checkpoint = self.folder.checkpoint(self.run.state.step)
-        self.run.hooks.before_write(checkpoint)
-        _write_state(checkpoint, self.run.state)
-
     def _write(self, write: Callable[[], None]) -> None:
-        """Write what waits, then call `write`; if the disk is full, make room and try once more."""
-        run = self.run
+        """Write what waits, then call `write`; if the disk is full, make room and try again."""
+        training, step = self.run.config.training, self.run.state.step
         with self.budget.spent():
-            try:
-                self._write_waiting()
-                write()
-            except OSError as error:
-                if error.errno not in FULL or not make_room(
-                    self.folder, run.config.training, run.state.step
-                ):
-                    raise
-                self._write_waiting()
-                write()
+            while True:
+                try:
+                    self._write_waiting()
+                    return write()
+                except OSError as error:
+                    if error.errno not in FULL or not make_room(self.folder, training, step):
+                        raise
 
     def _write_waiting(self) -> None:
-        """Write logs, the waiting models that are still among the best, and unsaved weights.
-
-        Removes models that are no longer among the best.
-        """
+        """Write logs, waiting models still among the best, unsaved weights; remove other models."""
         self._sync_logs()
         folder, state = self.folder, self.run.state
         best = [model.step for model in state.best_models]
@@ -362,21 +343,6 @@ class Saver:
 
 def _copied(weights: Weights) -> Weights:
     return {name: tensor.clone() for name, tensor in weights.items()}
-
-
-class NullSaver(Saver):
-    @property
-    def is_saved(self) -> bool:
-        return True
-
-    def is_due(self, *, is_end: bool) -> bool:
-        return False
-
-    def write_checkpoint(self, *, is_end: bool) -> None: ...
-
-    def record_validation(
-        self, metrics: Mapping[Metric, float], *, is_kept: bool, is_end: bool
-    ) -> None: ...
 
 
 def record_score(run: Run, score: float, loss: float) -> bool:

@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -94,31 +95,27 @@ def best_files(folder: RunFolder, state: TrainingState) -> dict[int, Path]:
     return files | {m.step: kept[m.step] for m in state.best_models if m.step in kept}
 
 
-def awaits_choice(folder: RunFolder, run: Run) -> bool:
-    """Return True if the finished run has candidates that `candidates.jsonl` does not list."""
+def candidates_to_score(folder: RunFolder, run: Run) -> list[Candidate]:
+    """Return the candidates of the finished run, nothing if `candidates.jsonl` lists them all."""
     candidates = find_candidates(folder, run.config, run.state)
-    if not candidates:
-        return False
     try:
         lines = read_bounded(folder.candidates, MEBIBYTE).splitlines()
         entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
     except (FileNotFoundError, ValueError, RecursionError, UserError):
-        return True
+        return candidates
     names = [entry.get("model") for entry in entries if entry.get("step") == run.state.step]
-    return names != [candidate.name for candidate in candidates]
+    return [] if names == [candidate.name for candidate in candidates] else candidates
 
 
 def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monitor | None) -> None:
     """Score the candidates and write the best one as the run's model, if that is still to be done.
 
-    The record that it is done is written last, so that after a crash it is done again. Candidates
-    that are damaged or have a score that is NaN or infinite are not chosen. One that cannot be read
-    for another reason ends the comparison with OSError, and a signal with Interrupted.
+    The record that it is done is written last. A candidate that is damaged or has a score that is
+    not finite is not chosen. Raises OSError if one cannot be read, and Interrupted after a signal.
     """
-    if not awaits_choice(folder, run):
+    if not (candidates := candidates_to_score(folder, run)):
         return
     config, step, model = run.config, run.state.step, run.gathered.model
-    candidates = find_candidates(folder, config, run.state)
     readable: list[Candidate] = []
     for candidate in candidates:
         try:
@@ -131,8 +128,7 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
         chosen = next(iter(scored), None)
     else:
         logger.info("comparing %d models on the validation text", len(readable))
-        score = functools.partial(score_candidate, run, stop)
-        scored = score_candidates(model, readable, score)
+        scored = score_candidates(model, readable, functools.partial(score_candidate, run, stop))
         metric = config.validation.metric
         finite = [one for one in scored if all(map(math.isfinite, one.metrics.values()))]
         chosen = min(finite, key=lambda one: one.quality(metric), default=None)
@@ -146,22 +142,20 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
     if scored:
         table = candidate_table(scored, chosen)
         if monitor is not None:
-            monitor.candidates(step, table)
+            monitor.tensorboard.text(step, "valid/candidates", textwrap.indent(table, "    "))
         logger.info("%s", table)
     metrics = {one.candidate.name: one.metrics for one in scored}
-    lines = [
-        {
+    text = ""
+    # as they are now: an average has moved the best model, or is the model so far
+    for name, files in find_candidates(folder, config, run.state):
+        line = {
             "step": step,
             "model": name,
             "files": [str(path.relative_to(folder.path)) for path in files],
             "chosen": chosen is not None and name == chosen.candidate.name,
-            **metrics.get(name, {}),
         }
-        # as they are now: an average has moved the best model, or is the model so far
-        for name, files in find_candidates(folder, config, run.state)
-    ]
+        text += f"{json.dumps(line | metrics.get(name, {}))}\n"
     run.hooks.before_write(folder.candidates)
-    text = "".join(f"{json.dumps(line)}\n" for line in lines)
     write_atomic(folder.candidates, text.encode("utf-8"))
 
 
@@ -192,12 +186,11 @@ def install(
     """
     if candidate.files == (folder.model,):
         return
-    files = {} if state is None else best_files(folder, state)
-    for step, path in files.items():
-        if path == folder.model and path.is_file():
-            folder.best.mkdir(exist_ok=True)
-            before_write(folder.best_model(step))
-            write_atomic(folder.best_model(step), path.read_bytes())
+    step = None if state is None else state.best_step
+    if step is not None and step not in folder.all_best_models() and folder.model.is_file():
+        folder.best.mkdir(exist_ok=True)
+        before_write(folder.best_model(step))
+        write_atomic(folder.best_model(step), folder.model.read_bytes())
     before_write(folder.model)
     facts = facts_of(candidate.name, metrics)
     save_tensors(mean_of_files(candidate.files, model), folder.model, facts)

@@ -81,13 +81,11 @@ def record_continuation(
     last = [manifest, *continuations(manifest)][-1]  # start
     names = [n for n in ("device", "threads", "processes", "packages") if last.get(n) != here[n]]
     if names:
-        counts = {"threads", "processes"} & set(names)
+        counts = ("threads", "processes")
         changes = [f"{n} {last.get(n)} → {here[n]}" if n in counts else n for n in names]
         noise = "rounding and dropout" if "processes" in names else "rounding"
-        logger.info(
-            f"the environment changed ({', '.join(changes)}): data order is unaffected; results "
-            f"may differ by {noise}"
-        )
+        what = f"the environment changed ({', '.join(changes)}): data order is unaffected"
+        logger.info(f"{what}; results may differ by {noise}")
     entry = {"continued": _now(), "step": step, **here, "changed": changed}
     manifest["num_continuations"] = count_starts(run)
     manifest["data"] = hashes
@@ -98,11 +96,9 @@ def record_continuation(
 def read_manifest(run: RunFolder) -> dict[str, Any]:
     """Read the manifest. Raises UserError if it is missing or damaged."""
     manifest = read_json(run.manifest)
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("data"), dict):
-        raise UserError(
-            f"{run.manifest} is damaged: it does not say what text the run started with"
-        )
-    return manifest
+    if isinstance(manifest, dict) and isinstance(manifest.get("data"), dict):
+        return manifest
+    raise UserError(f"{run.manifest} is damaged: it does not say what text the run started with")
 
 
 def continuations(manifest: dict[str, Any]) -> list[dict[str, Any]]:

@@ -50,10 +50,9 @@ def check_fit(path: Path, sizes: Mapping[str, Size], run: "Run") -> None:
     parameters, kept = trained_parameters(run.model), _state_names(run.optimizer)
     begun = {name.rpartition("/")[0] for name in sizes}  # the others have had no gradient
     expected = {f"{n}/{key}" for n, p in parameters.items() if n in begun for key in kept[p]}
+    shapes = {name: parameter.shape for name, parameter in parameters.items()}
     misfits = sorted(expected ^ sizes.keys()) or [
-        name
-        for name, size in sizes.items()
-        if size not in (parameters[name.rpartition("/")[0]].shape, ())
+        name for name, size in sizes.items() if size not in (shapes[name.rpartition("/")[0]], ())
     ]
     if misfits:
         raise UserError(

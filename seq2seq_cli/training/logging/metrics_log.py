@@ -1,5 +1,6 @@
 """Logging during training: progress bar or lines, TensorBoard, metrics.jsonl, train.log."""
 
+import io
 import json
 import logging
 import math
@@ -8,9 +9,13 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Self
 
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import summary
 from tqdm import tqdm
 
 from seq2seq_cli.config.loader import config_yaml, flatten, yaml_text
@@ -18,11 +23,10 @@ from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import is_stderr_watched
 from seq2seq_cli.evaluation import Scores
-from seq2seq_cli.files import write_atomic
+from seq2seq_cli.files import fsync, naming, write_atomic
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.manifest import count_starts
-from seq2seq_cli.training.logging.tensorboard import AppendOnlyFile, EventFile
-from seq2seq_cli.training.run import Run, TrainingState
+from seq2seq_cli.training.run import Hooks, Run, TrainingState
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +34,7 @@ logger = logging.getLogger(__name__)
 class Monitor:
     """Logs points, samples and the config to the progress bar, the log files and TensorBoard.
 
-    A run that resumes from a step first drops what was logged after it, so that no point is there
-    twice.
+    A run that resumes from a step first drops what was logged after it.
     """
 
     def __init__(self, folder: RunFolder, run: Run) -> None:
@@ -42,15 +45,14 @@ class Monitor:
         logging.getLogger("seq2seq_cli").addHandler(self._log)
         self._metrics = AppendOnlyFile(folder.metrics, hooks)
         first_step = step if state.awaits_validation else step + 1
-        self._tensorboard = EventFile(folder.path, first_step, hooks)
+        self.tensorboard = EventFile(folder.path, first_step, hooks)
         if state.awaits_validation and at_step:
-            self._tensorboard.scalars(step, _with_losses_first(at_step))
+            self.tensorboard.scalars(step, _with_losses_first(at_step))
         self._metric: Metric = run.config.validation.metric
         max_hours = run.config.training.max_hours
         self._total = run.total_steps
         self._time_limit = math.inf if max_hours is None else 3_600 * max_hours
-        self._first_step = step
-        self._started = time.monotonic()
+        self._first_step, self._started = step, time.monotonic()
         self._bar = tqdm(
             total=run.total_steps,
             initial=step,
@@ -71,19 +73,20 @@ class Monitor:
     def sync(self) -> None:
         """Return when all points are on the disk. Raises OSError on failure."""
         self._metrics.sync()
-        self._tensorboard.sync()
+        self.tensorboard.sync()
 
     def config(self, config: Config) -> None:
         """Show the resolved config in TensorBoard, and let it compare runs by their options."""
-        self._tensorboard.text(0, "config", textwrap.indent(config_yaml(config), "    "))
+        self.tensorboard.text(0, "config", textwrap.indent(config_yaml(config), "    "))
         # The tab HParams sorts options by name: `text.train.src` and the like do not come first.
         is_path = re.compile(r"^data(?=\.(train|valid)\..*\b(src|tgt|pairs)$)")
-        options: dict[str, float | str] = {}
-        for name, value in flatten(config).items():
-            if value is not None:
-                is_number = type(value) in (int, float)
-                options[is_path.sub("text", name)] = float(value) if is_number else yaml_text(value)
-        self._tensorboard.options(options)
+        self.tensorboard.options(
+            {
+                is_path.sub("text", name): float(v) if type(v) in (int, float) else yaml_text(v)
+                for name, v in flatten(config).items()
+                if v is not None
+            }
+        )
 
     def advance(self, total: int) -> None:
         """Advance the progress bar by one update, of so many in all."""
@@ -94,43 +97,41 @@ class Monitor:
         """`scalars` by their short names: loss, lr, grad_norm, tokens_per_second, ..."""
         self._record(step, {f"train/{name}": value for name, value in scalars.items()})
         shown = f"loss {scalars['loss']:.3f}  " if "loss" in scalars else ""
-        shown += f"{scalars['tokens_per_second']:,.0f} tokens/s  "
-        shown += f"lr {scalars['lr']:.2e}"
-        if (waiting := scalars.get("waiting")) is not None:
-            shown += f"  {waiting:.0%} waiting"
+        shown += f"{scalars['tokens_per_second']:,.0f} tokens/s  lr {scalars['lr']:.2e}"
+        shown += f"  {scalars['waiting']:.0%} waiting" if "waiting" in scalars else ""
         self._bar.set_postfix_str(shown)
         # At the pace since this start, validations included, or until the time limit.
         pace = (time.monotonic() - self._started) / (step - self._first_step)
         seconds = min(pace * (self._total - step), max(0.0, self._time_limit - scalars["seconds"]))
+        level = logging.INFO if self._bar.disable else logging.DEBUG  # the bar says it already
         left = tqdm.format_interval(seconds)
-        logger.log(
-            logging.INFO if self._bar.disable else logging.DEBUG,  # the bar says it already
-            f"step {step:,}/{self._total:,}  {shown}  {left} left",
-        )
+        logger.log(level, f"step {step:,}/{self._total:,}  {shown}  {left} left")
 
     def validation_point(self, step: int, scores: Scores, is_best: bool) -> None:
-        point = {f"valid/{name}": value for name, value in scores.metrics().items()}
-        if scores.hypotheses:
-            point["valid/at_length_limit"] = scores.issues.at_length_limit
-        self._record(step, point)
+        limited = scores.issues.at_length_limit
+        point = {"valid/at_length_limit": limited} if scores.hypotheses else {}
+        note = f"  at_length_limit {limited:,}" if limited else ""
+        self._scores("valid", step, scores, point, note + ("  (best)" if is_best else ""))
         if is_best:
             self.best(step, scores.metrics())
-        shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.metrics().items())
-        if scores.issues.at_length_limit:
-            shown += f"  at_length_limit {scores.issues.at_length_limit:,}"
-        logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
 
     def best(self, step: int, metrics: Mapping[Metric, float]) -> None:
         """Show the scores of the run's model: the tab HParams has the last value of each name."""
         best = {f"best/{name}": metrics[name] for name in (self._metric, "loss")}
-        self._tensorboard.scalars(step, best)
+        self.tensorboard.scalars(step, best)
 
     def general_point(self, step: int, scores: Scores, *, has_forgotten: bool) -> None:
-        metrics = scores.metrics()
-        self._record(step, {f"general/{name}": value for name, value in metrics.items()})
-        shown = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items())
         note = "  (not kept: worse than validation.general_tolerance allows)"
-        logger.info("step %s  general  %s%s", f"{step:,}", shown, note if has_forgotten else "")
+        self._scores("general", step, scores, {}, note if has_forgotten else "")
+
+    def _scores(
+        self, text: str, step: int, scores: Scores, further: Mapping[str, float], note: str
+    ) -> None:
+        metrics = scores.metrics()
+        point = {f"{text}/{name}": value for name, value in metrics.items()}
+        self._record(step, {**point, **further})
+        shown = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+        logger.info(f"step {step:,}  {text}  {shown}{note}")
 
     def samples(self, step: int, scores: Scores, count: int) -> None:
         """Show the first translations next to their references."""
@@ -139,31 +140,13 @@ class Monitor:
         for texts in list(zip(sources, references, hypotheses, strict=True))[:count]:
             row = " | ".join(re.sub(r"[\\|]", r"\\\g<0>", text or "") for text in texts)
             rows.append(f"| {row.replace('<', '&lt;')} |")
-        self._tensorboard.text(step, "valid/samples", "\n".join(rows))
-
-    def plots(self, step: int, plots: Sequence[Summary]) -> None:
-        """Show plots in TensorBoard."""
-        self._tensorboard.write(step, plots)
-
-    def candidates(self, step: int, table: str) -> None:
-        """Show the scores of the models that a run may end with."""
-        self._tensorboard.text(step, "valid/candidates", textwrap.indent(table, "    "))
+        self.tensorboard.text(step, "valid/samples", "\n".join(rows))
 
     def _record(self, step: int, scalars: dict[str, float]) -> None:
-        self._tensorboard.scalars(step, _with_losses_first(scalars))
+        self.tensorboard.scalars(step, _with_losses_first(scalars))
         # JSON has no NaN.
         numbers = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
         self._metrics.append(f"{json.dumps({'step': step, **numbers})}\n".encode())
-
-
-class _LogHandler(logging.Handler):
-    def __init__(self, file: AppendOnlyFile) -> None:
-        super().__init__()
-        self._file = file
-        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._file.append(f"{self.format(record)}\n".encode("utf-8", "replace"))
 
 
 def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, float]:
@@ -193,10 +176,111 @@ def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, flo
 
 
 def _with_losses_first(scalars: dict[str, float]) -> dict[str, float]:
-    """Add the losses as the group that TensorBoard shows first.
-
-    It sorts groups by name, capital letters first. The usual names stay, so that runs of earlier
-    versions continue their curves.
-    """
+    """Add the losses as the group that TensorBoard shows first: it sorts capital letters first."""
     kinds = [kind for kind in ("train", "valid") if f"{kind}/loss" in scalars]
     return {f"Loss/{kind}": scalars[f"{kind}/loss"] for kind in kinds} | scalars
+
+
+class AppendOnlyFile:
+    """Appends data whole; buffers it while the disk is full."""
+
+    def __init__(self, path: Path, hooks: Hooks) -> None:
+        self.path = path
+        self._before_write = hooks.before_write
+        self._waiting = b""
+
+    def append(self, data: bytes) -> None:
+        is_known = bool(self._waiting)
+        self._waiting += data
+        try:
+            self._write_waiting()
+        except OSError as error:
+            if not is_known:
+                logger.warning(f"cannot write {self.path} now ({error}); it will be written later")
+
+    def sync(self) -> None:
+        """Write what waits, and flush to disk. Raises OSError if that fails."""
+        self._write_waiting()
+        if self.path.exists():
+            fsync(self.path)
+
+    def _write_waiting(self) -> None:
+        """Append all that waits, or nothing if an OSError occurs."""
+        if not self._waiting:
+            return
+        self._before_write(self.path)
+        with naming(self.path), self.path.open("ab", buffering=0) as file:
+            size, left = file.tell(), memoryview(self._waiting)
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                file.truncate(size)
+                raise
+        self._waiting = b""
+
+
+class _LogHandler(logging.Handler):
+    def __init__(self, file: AppendOnlyFile) -> None:
+        super().__init__()
+        self._file = file
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._file.append(f"{self.format(record)}\n".encode("utf-8", "replace"))
+
+
+class EventFile:
+    """A TensorBoard event file; each start of a run has one.
+
+    PyTorch's SummaryWriter writes in a thread, which ends when the disk is full, and may leave half
+    a record, after which TensorBoard reads no more.
+    """
+
+    def __init__(self, folder: Path, step: int, hooks: Hooks) -> None:
+        """TensorBoard then drops the points that earlier files have from `step` on."""
+        self._now = hooks.wall_time
+        # TensorBoard reads files by name: this one comes last, even if the clock was set back.
+        names = [path.name for path in folder.glob("events.out.tfevents.*")]
+        times = [int(match[1]) + 1 for n in names if (match := re.match(r"\D+\.(\d+)", n))]
+        name = f"events.out.tfevents.{max([int(self._now()), *times]):010}.0"
+        self._file = AppendOnlyFile(folder / name, hooks)
+        self._options = AppendOnlyFile(folder / "events.out.tfevents.0000000000.hparams", hooks)
+        start = Event(step=step, session_log=SessionLog(status=SessionLog.START))
+        self._file.append(self._records(_VERSION, start))
+
+    def sync(self) -> None:
+        self._file.sync()
+        self._options.sync()
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        self.write(step, [summary.scalar(*item) for item in values.items()])  # type: ignore[no-untyped-call]
+
+    def text(self, step: int, name: str, text: str) -> None:
+        self.write(step, [summary.text(name, text)])  # type: ignore[no-untyped-call]
+
+    def write(self, step: int, summaries: Sequence[Summary]) -> None:
+        events = (Event(step=step, summary=one) for one in summaries)
+        self._file.append(self._records(*events))
+
+    def options(self, values: dict[str, float | str]) -> None:
+        """Write the hyperparameters for the HParams tab, replacing the ones of earlier starts.
+
+        TensorBoard takes the first such event of a run: it is in a file that is first by name.
+        """
+        with suppress(OSError):
+            self._options.path.unlink(missing_ok=True)
+        _, session, _ = summary.hparams(values, {})  # type: ignore[no-untyped-call]
+        self._options.append(self._records(_VERSION, Event(summary=session)))
+
+    def _records(self, *events: Event) -> bytes:
+        """Encode events as they are stored in a file."""
+        records = io.BytesIO()
+        writer = RecordWriter(records)
+        for event in events:
+            event.wall_time = self._now()
+            writer.write(event.SerializeToString())
+        return records.getvalue()
+
+
+_VERSION = Event(file_version="brain.Event:2")  # how every file begins

@@ -36,7 +36,7 @@ def summarize(run: Run) -> str:
     rows += [("corpus", text) for text in _corpora(config, data)]
     for name, held_out in (("validation text", data.valid), ("general text", data.general)):
         if held_out is not None:
-            rows.append((name, _held_out_text(held_out) + _untagged(config, data, held_out)))
+            rows.append((name, _held_out_text(config, data, held_out)))
     if data.valid is not None:
         rows.append(("validation", _validation(config)))
     rows += [
@@ -66,10 +66,9 @@ def summarize(run: Run) -> str:
 
 def summary_json(run: Run) -> dict[str, Any]:
     """Return the content of `summarize` for programs to read. Lengths and tokens include EOS."""
-    config, data = run.config, run.data
-    counts, valid = data.train_counts, _held_out_json(data.valid)
+    config, data, counts = run.config, run.data, run.data.train_counts
     assert counts is not None, "only the process that read the text sums it up"
-    parameters = count_parameters(run.model)
+    valid, parameters = _held_out_json(data.valid), count_parameters(run.model)
     return {
         "training_text": {
             **asdict(data.train.facts),
@@ -77,12 +76,8 @@ def summary_json(run: Run) -> dict[str, Any]:
             "empty": counts.empty,
             "direction": config.data.direction,
             "corpora": [
-                {
-                    "files": list(map(str, corpus.paths)),
-                    "tag": corpus.tag,
-                    "pairs": size,
-                    "pairs_per_epoch": drawn,
-                }
+                {"files": [*map(str, corpus.paths)], "tag": corpus.tag}
+                | {"pairs": size, "pairs_per_epoch": drawn}
                 for corpus, size, drawn in _parts(config, data)
             ],
         },
@@ -160,27 +155,25 @@ def _held_out_json(text: HeldOut | None) -> dict[str, Any] | None:
     }
 
 
-def _held_out_text(held_out: HeldOut) -> str:
+def _held_out_text(config: Config, data: TrainingData, held_out: HeldOut) -> str:
     facts, counts = held_out.store.facts, held_out.counts
+    has_tag = data.tokenizers.src.begins_with_tag
     assert counts is not None, "it was read with the training text"
-    text = counted(len(held_out.pairs), "pair")
-    text += f", {counts.bad:,} unreadable left out" if counts.bad else ""
-    text += f", {counts.empty:,} with an empty side" if counts.empty else ""
-    if held_out.num_too_long:
-        text += f", {held_out.num_too_long:,} too long for the loss"
+    found = [
+        (counts.bad, "unreadable left out"),
+        (counts.empty, "with an empty side"),
+        (held_out.num_too_long, "too long for the loss"),
+    ]
+    numbers = [f"{count:,} {what}" for count, what in found if count]
+    text = ", ".join([counted(len(held_out.pairs), "pair"), *numbers])
     unknown = facts.src.unknown + facts.tgt.unknown
     text += f"; {unknown / (facts.src.tokens + facts.tgt.tokens):.2%} unknown tokens"
     if counts.overlap:
         lines = "line also occurs" if counts.overlap == 1 else "lines also occur"
         text += f"; WARNING: {counts.overlap:,} source {lines} in the training text"
+    if config.train_text.is_tagged and not all(p.tag or has_tag(p.src) for p in held_out.pairs):
+        text += "; WARNING: pairs without a tag, which all training pairs have"
     return text
-
-
-def _untagged(config: Config, data: TrainingData, held_out: HeldOut) -> str:
-    has_tag = data.tokenizers.src.begins_with_tag
-    if not config.train_text.is_tagged or all(p.tag or has_tag(p.src) for p in held_out.pairs):
-        return ""
-    return "; WARNING: pairs without a tag, which all training pairs have"
 
 
 def _vocabulary(config: Config, data: TrainingData) -> str:
@@ -226,15 +219,13 @@ def _training(run: Run) -> str:
 
 
 def _device(run: Run) -> str:
-    num_processes, threads = run.parallel.world_size, torch.get_num_threads()
-    if num_processes > 1:
-        where = f"{num_processes} processes" + (
-            ", sharded" if run.config.training.shard == "full" else ""
-        )
+    if (num_processes := run.parallel.world_size) > 1:
+        sharded = ", sharded" if run.config.training.shard == "full" else ""
+        where = f"{num_processes} processes{sharded}"
     elif run.device.type == "cuda":
         where = torch.cuda.get_device_name(run.device)
     else:
-        where = counted(threads, "thread")
+        where = counted(torch.get_num_threads(), "thread")
     precision = "bf16" if run.use_bf16 else "fp32"
     if run.use_bf16 and not has_fast_bf16(run.device):
         precision += "; WARNING: slow, without instructions for it; fp32 is faster here"
