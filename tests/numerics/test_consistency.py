@@ -130,9 +130,7 @@ def model_of(dropout: float) -> Transformer:
 def test_batch_loss_matches_two_forward_passes(kind, layout):
     """With dropout and the tokens that are cut off drawn alike, the model's gradients are equal."""
     consistency = KINDS[kind]
-    batch_loss = ConsistencyLoss(
-        model_of(0.3), 0.1, use_bf16=False, consistency=consistency
-    ).train()
+    batch_loss = ConsistencyLoss(model_of(0.3), 0.1, False, consistency=consistency).train()
     batch_loss.layout = layout
     seed_dropout(batch_loss, 1, 1, 0)
     ours = batch_loss(BATCH)

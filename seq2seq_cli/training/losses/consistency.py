@@ -10,8 +10,9 @@ of the source and the BOS of the decoder are cut off.
 B sentences, T positions of either side; 2 passes, and the other letters of `cross_entropy.py`.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +25,7 @@ from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native import fused
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
-from seq2seq_cli.training.losses.cross_entropy import (
-    BatchLoss,
-    FusedLoss,
-    Losses,
-    with_bias_as_input,
-)
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss, FusedLoss, Losses
 
 
 class Terms(NamedTuple):
@@ -52,16 +48,8 @@ class ConsistencyLoss(BatchLoss):
     passes = 2
     metrics = ("consistency",)  # the weighted divergence
 
-    def __init__(
-        self,
-        model: Transformer,
-        label_smoothing: float,
-        use_bf16: bool,
-        compiles: bool = False,
-        *,
-        consistency: Consistency,
-    ) -> None:
-        super().__init__(model, label_smoothing, use_bf16, compiles)
+    def __init__(self, *of_batch_loss: Any, consistency: Consistency) -> None:
+        super().__init__(*of_batch_loss)
         probabilities = [] if consistency.cutoff is None else 2 * [consistency.cutoff]
         self.cutoffs = nn.ModuleList(map(Dropout, probabilities))  # of the tokens of each side
         self.terms = terms_of(consistency)
@@ -77,18 +65,17 @@ class ConsistencyLoss(BatchLoss):
             draw_cutoff(ids_BT, cutoff, batch.numbers_B)  # type: ignore[arg-type]
             for ids_BT, cutoff in zip(sides, self.cutoffs, strict=False)  # perhaps without cutoffs
         ]
-        with self.states_and_labels(batch, *cut) as (states_RD, labels_R):
-            weights = with_bias_as_input(states_RD, self.model.projection)
-            return two_pass_loss(*weights, labels_R, self.label_smoothing, self.terms)
+        with self.projection_inputs(batch, *cut) as inputs:
+            return two_pass_loss(*inputs, self.label_smoothing, self.terms)
 
 
 def build_loss(model: Transformer, config: TrainingConfig, device: torch.device) -> BatchLoss:
     """Return the training loss of a model on a device, in the precision of the config."""
     use_bf16, smoothing = choose_bf16(config.precision, device), config.label_smoothing
-    if config.consistency is None:
-        return BatchLoss(model, smoothing, use_bf16, config.compile)
-    given = config.consistency
-    return ConsistencyLoss(model, smoothing, use_bf16, config.compile, consistency=given)
+    loss: Callable[..., BatchLoss] = BatchLoss
+    if config.consistency is not None:
+        loss = functools.partial(ConsistencyLoss, consistency=config.consistency)
+    return loss(model, smoothing, use_bf16, config.compile)
 
 
 def terms_of(consistency: Consistency) -> Terms:

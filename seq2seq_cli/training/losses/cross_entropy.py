@@ -53,19 +53,20 @@ class BatchLoss(nn.Module):
         self._states = torch.compile(forward, dynamic=True) if compiles else forward
 
     def forward(self, batch: Batch) -> Losses:
-        with self.states_and_labels(batch.to(self.model.device)) as (states_RD, labels_R):
-            weights = with_bias_as_input(states_RD, self.model.projection)
-            return Losses(sequence_loss(*weights, labels_R, self.label_smoothing))
+        with self.projection_inputs(batch.to(self.model.device)) as inputs:
+            return Losses(sequence_loss(*inputs, self.label_smoothing))
 
     def cross_entropy(self, total: float, metrics: Mapping[str, float]) -> float:
         """Return the part of the sum that is logged as the loss."""
         return total
 
     @contextmanager
-    def states_and_labels(self, batch: Batch, *cut: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def projection_inputs(
+        self, batch: Batch, *cut: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Run the model, and the block, in the precision of training.
 
-        Gives the input of the projection, RD, and the label of each position, R. `cut`: as for
+        Gives the inputs of the projection, RD, its weights, VD, and the labels, R. `cut`: as for
         `Transformer.forward_hidden`.
         """
         layout_of: LayoutOf = self.layout
@@ -74,7 +75,11 @@ class BatchLoss(nn.Module):
         with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.use_bf16):
             states_BTD, layout = self._states(batch.src_BS, batch.tgt_in_BT, layout_of, *cut)
             labels_BT = layout.pack_ids(batch.labels_BT, IGNORE_INDEX)
-            yield states_BTD.flatten(0, 1), labels_BT.flatten()
+            states_RD, weights_VD = states_BTD.flatten(0, 1), self.model.projection.weight
+            if (bias_V := self.model.projection.bias) is not None:  # the weight of another input, 1
+                states_RD = torch.cat([states_RD, torch.ones_like(states_RD[:, :1])], dim=1)
+                weights_VD = torch.cat([weights_VD, bias_V[:, None]], dim=1)
+            yield states_RD, weights_VD, labels_BT.flatten()
 
 
 @torch.no_grad()
@@ -95,14 +100,6 @@ def check_loss(model: Transformer, batch: Batch) -> None:
             f"cross-entropy of its logits, {expected:.3f}: losses/cross_entropy.py needs the same "
             "edit"
         )
-
-
-def with_bias_as_input(states_RD: Tensor, projection: nn.Linear) -> tuple[Tensor, Tensor]:
-    """Return inputs and weights of the projection: a bias is the weight of another input, 1."""
-    if projection.bias is None:
-        return states_RD, projection.weight
-    states = torch.cat([states_RD, torch.ones_like(states_RD[:, :1])], dim=1)
-    return states, torch.cat([projection.weight, projection.bias[:, None]], dim=1)
 
 
 def sequence_loss(

@@ -36,11 +36,7 @@ class MuonWithAdamW(Optimizer):
     is_alone = False  # whether no other process makes the same updates, and shares the work
 
     def __init__(
-        self,
-        params: Iterable[dict[str, Any]],
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
+        self, params: Iterable[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": 0.0})
         others = self.param_groups[1:]

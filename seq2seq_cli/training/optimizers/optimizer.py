@@ -1,7 +1,6 @@
 """Optimizers, their parameter groups, and the weights that they evaluate."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +17,8 @@ from seq2seq_cli.training.optimizers.schedule_free import ScheduleFreeAdamW
 
 Groups = list[dict[str, Any]]  # parameters with the options that differ among them
 _ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
-_FUSED = {"fused": True}
+# Without `average`, which is the weights of the checkpoint.
+_SCHEDULE_FREE_STATE = ("step", "weight_sum", "exp_avg_sq", "z")
 
 
 def _by_dimension(model: nn.Module, weight_decay: float) -> Groups:
@@ -52,17 +52,13 @@ class OptimizerKind(NamedTuple):
     make: Callable[..., torch.optim.Optimizer]  # from parameter groups, lr and Adam's options
     state: tuple[str, ...]  # the tensors of each parameter that a checkpoint holds
     groups: Callable[[nn.Module, float], Groups] = _by_dimension
-    options: Mapping[str, Any] = MappingProxyType({})  # further ones for `make`
+    is_fused: bool = False  # in one kernel, if asked
 
 
 OPTIMIZERS: dict[OptimizerName, OptimizerKind] = {
-    "adam": OptimizerKind(Adam, _ADAM_STATE, options=_FUSED),
-    "adamw": OptimizerKind(AdamW, _ADAM_STATE, options=_FUSED),
-    "schedule_free_adamw": OptimizerKind(
-        # `average` is not among the state: it is the weights of the checkpoint.
-        ScheduleFreeAdamW,
-        ("step", "weight_sum", "exp_avg_sq", "z"),
-    ),
+    "adam": OptimizerKind(Adam, _ADAM_STATE, is_fused=True),
+    "adamw": OptimizerKind(AdamW, _ADAM_STATE, is_fused=True),
+    "schedule_free_adamw": OptimizerKind(ScheduleFreeAdamW, _SCHEDULE_FREE_STATE),
     "muon": OptimizerKind(MuonWithAdamW, _ADAM_STATE, _layers_apart),
 }
 
@@ -80,8 +76,9 @@ def check_same_state(before: OptimizerName, now: OptimizerName) -> None:
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Return the optimizer, whose groups name as `state` the tensors that a checkpoint holds."""
     kind = OPTIMIZERS[config.optimizer]
-    options = {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_epsilon}
-    if not any(parameter.is_meta for parameter in model.parameters()):
-        options |= kind.options  # else `extras/shard` builds another optimizer, of shards
     groups = [{"state": kind.state} | group for group in kind.groups(model, config.weight_decay)]
-    return kind.make(groups, lr=config.lr, **options)
+    options: dict[str, Any] = {"betas": (config.adam_beta1, config.adam_beta2)}
+    # On the meta device, `extras/shard` builds another optimizer, of shards.
+    if kind.is_fused and not any(parameter.is_meta for parameter in model.parameters()):
+        options["fused"] = True
+    return kind.make(groups, lr=config.lr, eps=config.adam_epsilon, **options)

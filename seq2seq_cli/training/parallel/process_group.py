@@ -43,9 +43,8 @@ def is_started_by_launcher() -> bool:
 def process_group(config: Config) -> Iterator[SingleProcess]:
     """Join the processes that train together; alone unless a launcher has started this one.
 
-    A process group that the caller has initialized is used as it is. Of processes that fail
-    together the main one reports the reason; one that lost its connection to another one waits for
-    the launcher, which knows what happened to that one.
+    A process group of the caller is used as it is. Of processes that fail together the main one
+    reports the reason; one that lost its connection waits for the launcher, which knows more.
     """
     if distributed.is_initialized():
         group = distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)
@@ -107,20 +106,18 @@ def _join_launched_group(config: Config) -> SingleProcess:
 
 
 def _strategy(config: Config, group: distributed.ProcessGroup, threads: int) -> SingleProcess:
-    is_local = os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
-    lock_seconds = 0.0 if is_local else _SECONDS_OF_A_LOCK
-    if distributed.get_world_size() == 1:
-        return SingleProcess(lock_seconds)
-    kind: type[DataParallel] = DataParallel
-    if config.training.shard == "full":
-        kind = plugins.load("shard", "fully_shard").FullyShard
-    return kind(group, threads, lock_seconds)
+    parallel = SingleProcess()
+    if distributed.get_world_size() > 1:
+        is_sharded = config.training.shard == "full"
+        kind = plugins.load("shard", "fully_shard").FullyShard if is_sharded else DataParallel
+        parallel = kind(group, threads)
+    if os.environ.get("TORCHELASTIC_RUN_ID") != RUN_ID:
+        parallel.lock_seconds = _SECONDS_OF_A_LOCK
+    return parallel
 
 
 def check_gpus(config: Config, num_processes: int) -> None:
     """Raises UserError if so many processes of this machine want a GPU each and there are fewer."""
-    is_gpu = choose_device(config.training.device).type == "cuda"
-    if is_gpu and num_processes > torch.cuda.device_count():
-        raise UserError(
-            f"{num_processes} processes, but this machine has {torch.cuda.device_count()} GPUs"
-        )
+    num_gpus = torch.cuda.device_count()
+    if choose_device(config.training.device).type == "cuda" and num_processes > num_gpus:
+        raise UserError(f"{num_processes} processes, but this machine has {num_gpus} GPUs")

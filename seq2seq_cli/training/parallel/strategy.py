@@ -1,8 +1,7 @@
 """How the processes of a run train together: alone by default, or each with a shard of every batch.
 
-A run calls its strategy wherever several processes act differently from one: to gather numbers, to
-sum gradients, to load and to save. Only the main process prepares the text, validates, logs and
-saves. `extras/shard` has the strategy that shards the model, too.
+A run calls its strategy wherever several processes act differently from one. Only the main process
+prepares the text, validates, logs and saves. `extras/shard` has another strategy.
 """
 
 import time
@@ -45,10 +44,7 @@ class SingleProcess:
 
     rank = 0
     world_size = 1
-
-    def __init__(self, lock_seconds: float = 0.0) -> None:
-        """`lock_seconds`: seconds to wait for the previous trainer's lock of the run folder."""
-        self.lock_seconds = lock_seconds
+    lock_seconds = 0.0  # to wait for the previous trainer's lock of the run folder
 
     @property
     def is_main(self) -> bool:
@@ -155,17 +151,10 @@ class SingleProcess:
 class DataParallel(SingleProcess):
     """All processes apply the same updates to the same model (gloo on CPUs, nccl on GPUs)."""
 
-    def __init__(
-        self, cpu_group: distributed.ProcessGroup, threads: int = 1, lock_seconds: float = 0.0
-    ) -> None:
-        """`threads`: of all processes of this machine together.
-
-        `cpu_group`: the process group for numbers and objects in CPU memory.
-        """
-        super().__init__(lock_seconds)
+    def __init__(self, cpu_group: distributed.ProcessGroup, threads: int) -> None:
+        """`cpu_group`: for numbers and objects; `threads`: of all processes of this machine."""
         self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
-        self._cpu_group = cpu_group
-        self._threads = threads
+        self._cpu_group, self._threads = cpu_group, threads
         self._seconds_in_all_reduce: list[float] = []
         self._tokens, self._seconds = 0, 0.0  # of this process since the last call of `speed`
 
@@ -200,8 +189,7 @@ class DataParallel(SingleProcess):
                 result = action()
             except (UserError, Interrupted) as raised:
                 error = raised
-        error = self.broadcast(error)
-        if error is not None:
+        if (error := self.broadcast(error)) is not None:
             raise error
         return result
 
@@ -214,8 +202,7 @@ class DataParallel(SingleProcess):
         """As in one process, by a single all-reduce, equal to the last bit in all processes.
 
         It carries the gradients, which are views of one tensor, the losses, and for each batch the
-        number of processes that it was too large for. So no process waits in a collective that
-        another one has left.
+        number of processes that it was too large for: none waits for another that has left.
         """
         parameters = [p for p in loss.parameters() if p.requires_grad]
         sizes = [p.numel() for p in parameters]
@@ -245,11 +232,10 @@ class DataParallel(SingleProcess):
         self._seconds += seconds
 
     def speed(self) -> dict[str, float]:
-        """Return what the processes lose to one another, and the speed of each.
+        """Return what the processes lose to one another, and the speed of each in tokens a second.
 
-        `communication` is the fraction of time in which gradients are summed after the last process
-        has computed its own, and `waiting` the fraction in which the others, on average, wait for
-        it. Speeds are in target tokens per second of computing.
+        `communication`: the fraction of time in which gradients are summed after the last process
+        has computed its own; `waiting`: in which the others, on average, wait for it.
         """
         own = (self._tokens, self._seconds, sum(self._seconds_in_all_reduce))
         self._tokens, self._seconds = 0, 0.0
