@@ -49,14 +49,12 @@ def train_ensemble(
     if folder.ensemble.is_file() and (trained := len(folder.members())) > num_members:
         raise UserError(f"{run_dir} has {trained} members already: give --ensemble {trained}")
     at_once = min(num_members, members_at_once(config))
-    start = functools.partial(
-        train, source=source, allow_changed=allow_changed, hooks=hooks_of_one(at_once)
-    )
-    works = {}
+    start = functools.partial(train, source=source, allow_changed=allow_changed)
+    works, hooks = {}, hooks_of_one(at_once)
     for number in range(1, num_members + 1):
         path = folder.member(number).path
         own = config.updated(training={"seed": config.training.seed + number - 1})
-        works[str(path)] = functools.partial(start, own, path)
+        works[str(path)] = functools.partial(start, own, path, hooks=hooks)
     logger.info(f"training {num_members:,} members in {run_dir}, {at_once:,} at once")
     launch_each(works, at_once)
     if not folder.ensemble.is_file() or len(folder.members()) != num_members:
@@ -71,8 +69,7 @@ def members_at_once(config: Config) -> int:
     """Return how many members train side by side: one on each core, or for each process asked."""
     if choose_device(config.training.device).type != "cpu":
         return 1
-    asked = config.training.processes
-    cores = min(num_cores(), torch.get_num_threads())
+    asked, cores = config.training.processes, min(num_cores(), torch.get_num_threads())
     return max(1, cores // (1 if asked == "auto" else asked))
 
 
@@ -86,10 +83,7 @@ def _share_of_memory(at_once: int) -> int:
 
 
 def scores_of(folder: RunFolder, config: Config) -> str:
-    """Return a table of the validation scores of the members and of the ensemble.
-
-    It searches as in the validations of its members.
-    """
+    """Return a table of validation scores of the members and, by their search, of the ensemble."""
     logger.info("validating the ensemble")
     first, *_ = folder.members()
     ensemble = Translator.load(folder.path, config.training.device, exact=True)
@@ -101,9 +95,7 @@ def scores_of(folder: RunFolder, config: Config) -> str:
     names = dict.fromkeys((validation.metric, "loss"))
     found = [read_model_scores(member.weights()) for member in folder.members()]
     rows = {f"member {n}": each.scores for n, each in enumerate(found, 1) if each is not None}
-    rows["ensemble"] = scores.metrics()
-    shown = [
-        [row, *(f"{of_row[name]:.3f}" if name in of_row else "" for name in names)]
-        for row, of_row in rows.items()
-    ]
-    return table([["validation", *names], *shown])
+    shown = [["validation", *names]]
+    for row, of_row in (rows | {"ensemble": scores.metrics()}).items():
+        shown.append([row, *(f"{of_row[name]:.3f}" if name in of_row else "" for name in names)])
+    return table(shown)

@@ -1,9 +1,8 @@
 """How many updates a run has: those that its limits allow, and that there is time for.
 
-With `training.max_hours` the learning rate follows the time: after a few updates, and again
-whenever an eighth of the rest is done, the run is planned again for as many as fit. The plan
-depends only on numbers of the state, so that all processes make the same one, and a resumed run
-continues with its own.
+With `training.max_hours` the learning rate follows the time: the run is planned again whenever an
+eighth of the rest is done. The plan depends only on numbers of the state, so that all processes
+make the same one, and a resumed run continues with its own.
 """
 
 import itertools
@@ -31,21 +30,20 @@ def plan_run(run: Run) -> None:
     """
     state, old, training = run.state, run.state.plan, run.config.training
     most, hours = total_updates(run), training.max_hours
-    if training.warmup_steps == "auto":
-        warmup_steps = min(DEFAULT_WARMUP, most // 10)
-        run.config = run.config.updated(training={"warmup_steps": warmup_steps})
-    elif old.asked == training.warmup_steps > most and old.warmup <= min(most, state.step):
-        # A time limit has shortened the warm-up, which is over.
-        run.config = run.config.updated(training={"warmup_steps": old.warmup})
-    elif training.warmup_steps > most:
+    asked = min(DEFAULT_WARMUP, most // 10)
+    if training.warmup_steps != "auto":
+        asked = training.warmup_steps
+    if old.asked == asked > most and old.warmup <= min(most, state.step):
+        asked = old.warmup  # a time limit has shortened the warm-up, which is over
+    elif asked > most:
         limit = "max_steps" if most == training.max_steps else "max_epochs"
         raise UserError(
-            f"training.warmup_steps {training.warmup_steps:,}: training.{limit} "
-            f"{getattr(training, limit):,} ends the run after {most:,} updates, before "
-            f"the peak rate is reached; raise {limit}, lower warmup_steps, or leave it out in a "
-            "new run; a run that has started keeps its own (--allow-changed training.warmup_steps)"
+            f"training.warmup_steps {asked:,}: training.{limit} {getattr(training, limit):,} ends "
+            f"the run after {most:,} updates, before the peak rate is reached; raise {limit}, "
+            "lower warmup_steps, or leave it out in a new run; a run that has started keeps its "
+            "own (--allow-changed training.warmup_steps)"
         )
-    asked = run.config.training.warmup_updates
+    run.config = run.config.updated(training={"warmup_steps": asked})
     is_same_warmup = old.asked in (None, asked)
     if hours is not None and (old.most, old.hours) == (most, hours) and is_same_warmup:
         state.plan = old._replace(asked=asked)
@@ -62,9 +60,8 @@ def plan_run(run: Run) -> None:
 def plan_again(run: Run) -> None:
     """With a time limit, adapt the plan from time to time; the decay continues from where it is."""
     state, old = run.state, run.state.plan
-    fewest = _FIRST_PLAN
-    if old.pace:
-        fewest = max(_FEWEST_UPDATES, (old.total - old.step) // _PARTS_LEFT)
+    part = (old.total - old.step) // _PARTS_LEFT
+    fewest = max(_FEWEST_UPDATES, part) if old.pace else _FIRST_PLAN
     if old.hours is None or state.step >= old.total or state.step < old.step + fewest:
         return
     new = _fitted(run, old)
@@ -74,12 +71,12 @@ def plan_again(run: Run) -> None:
         new = new._replace(start=state.step, progress=old.decay(state.step))
     state.plan = new
     if not old.pace and new.total < new.most:
-        warmup = run.config.training.warmup_updates
-        shorter = f", and warm-up after {new.warmup:,} in place of {warmup:,}"
+        warmup, shorter = run.config.training.warmup_updates, ""
+        if new.warmup < warmup:
+            shorter = f", and warm-up after {new.warmup:,} in place of {warmup:,}"
         logger.info(
             f"training.max_hours {new.hours:g} leaves time for about {new.total:,} of "
-            f"{new.most:,} updates; the schedule ends with them"
-            + (shorter if new.warmup < warmup else "")
+            f"{new.most:,} updates; the schedule ends with them{shorter}"
         )
 
 
@@ -127,12 +124,9 @@ def validation_interval(run: Run) -> float:
 def _final_validations(run: Run) -> int:
     """Return how many validations the end of a run has: of the last model, and of candidates."""
     training = run.config.training
-    averages = [
-        training.ema_decay is not None,
-        training.average_checkpoints is not None,
-        run.config.validation.keep_best > 1,
-    ]
-    return 3 + sum(averages) if any(averages) else 1
+    averages = (training.ema_decay is not None) + (training.average_checkpoints is not None)
+    averages += run.config.validation.keep_best > 1
+    return 3 + averages if averages else 1
 
 
 def total_updates(run: Run) -> int:

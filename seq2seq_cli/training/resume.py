@@ -56,21 +56,19 @@ def start_or_resume(
     source: Path | None = None,
     allow_changed: Sequence[str] = (),
 ) -> Run:
-    """Start a run, or resume the one that the folder holds.
+    """Start a run, from the weights of the run `source` if given, or resume the folder's one.
 
-    A new run starts from the weights of the run folder `source`, if given; a resumed one may differ
-    from its config in the options `allow_changed`. The main process reads the text and writes
-    everything that the run depends on into the folder; the other processes read it there. Raises
-    UserError for what the user can correct.
+    A resumed one may differ from its config in the options `allow_changed`. The main process reads
+    the text and writes all that the run depends on into the folder, where the others read it.
+    Raises UserError for what the user can correct.
     """
 
-    run = parallel.in_main(
-        lambda: (
-            resume_run(folder, config, parallel, hooks, source, allow_changed)
-            if folder.exists
-            else start_run(folder, config, parallel, hooks, source)
-        )
-    )
+    def in_main() -> Run:
+        if folder.exists:
+            return resume_run(folder, config, parallel, hooks, source, allow_changed)
+        return start_run(folder, config, parallel, hooks, source)
+
+    run = parallel.in_main(in_main)
     state = parallel.broadcast(run.state if run is not None else TrainingState())
     if run is None:
         run = set_up_run(load_config(folder.config), parallel, hooks, folder)
@@ -146,12 +144,8 @@ def resume_run(
     names = dict.fromkeys([*hashes, *manifest["data"]])
     changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]
     config = config_to_resume(folder, begun, config, allow_changed, changed)
-    refused = [
-        name
-        for name in changed
-        if not any(_is_within(name, key) or _is_within(key, name) for key in allow_changed)
-    ]
-    if refused:
+    allowed = {n for n in changed for k in allow_changed if _is_within(n, k) or _is_within(k, n)}
+    if refused := [name for name in changed if name not in allowed]:
         raise UserError(
             f"the text of {' and '.join(refused)} changed since this run started; put it back, "
             f"allow it with train --allow-changed {refused[0]}, or start a run in another folder"
@@ -192,9 +186,8 @@ def config_to_resume(
 ) -> Config:
     """Return the config with which a run that started with `begun` is resumed.
 
-    An option that is `auto` keeps the run's value, and so does a vocabulary taken from another run
-    unless the config asks for another one. Text that is not in `changed_text` may have moved to
-    another path. Raises UserError naming the options that changed and may not.
+    An option that is `auto` keeps the run's value, and so does a vocabulary taken from another run.
+    Text not in `changed_text` may have moved. Raises UserError naming options that must not change.
     """
     config = _with_values_of(begun, config)
     before, now = flatten(begun), flatten(config)
@@ -303,8 +296,7 @@ def _apply_changes(folder: RunFolder, run: Run, hashes: dict[str, str]) -> None:
 def _check_general_baseline(run: Run, scored_by: str | None, *, is_scored_alike: bool) -> None:
     """Raise UserError if scores on `data.general` cannot be compared with the one before training.
 
-    Before the first update it is scored again. `is_scored_alike`: whether all scores are; states of
-    earlier versions lack `general_scored_by`.
+    Before the first update it is scored again. States of earlier versions lack `general_scored_by`.
     """
     state = run.state
     before = state.general_scored_by or (scored_by if is_scored_alike else None)
@@ -340,9 +332,8 @@ def _scored_by(
 ) -> str:
     """Return a hash of all but the model that a validation score depends on.
 
-    Other training text changes a score too little to count: where lines are cut, and how long
-    translations may become. Options that runs of earlier versions do not have count only if they
-    are used.
+    Other training text changes a score too little to count. Options that runs of earlier versions
+    do not have count only if they are used.
     """
     config, validation = run.config, run.config.validation
     default_length = DataConfig.model_fields["max_length"].default

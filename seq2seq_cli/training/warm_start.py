@@ -36,11 +36,10 @@ def with_options_of(source: Path, config: Config) -> Config:
     other = load_config(run.config)
     if chooses_preset(config):
         config = config.model_copy(update={"preset": "fine_tuning"})
-        values = fine_tuning_defaults(config)
-        logger.info(
-            f"--from {source}: defaults of fine-tuning, where the config gives none: "
-            + ", ".join(f"{name} {yaml_text(value)}" for name, value in values.items())
-        )
+        values = fine_tuning_defaults(config).items()
+        shown = ", ".join(f"{name} {yaml_text(value)}" for name, value in values)
+        what = "defaults of fine-tuning, where the config gives none"
+        logger.info(f"--from {source}: {what}: {shown}")
     config = with_model_of(other, config)
     theirs = other.tokenizer.model_copy(update={"reuse": source})
     if option := asks_for_another(config.tokenizer, theirs):
@@ -73,12 +72,12 @@ def asks_for_another(asked: TokenizerConfig, known: TokenizerConfig) -> str | No
     return None
 
 
+@torch.no_grad()
 def start_from(source: Path, run: Run) -> None:
     """Copy the best weights of the run folder `source` into a new model, and log what fitted.
 
-    Embeddings are copied to the tokens of the same text; tokens that only the new vocabulary has
-    keep their random initialization. Raises UserError if the models differ in more than their
-    vocabularies.
+    Embeddings go to the tokens of the same text; new tokens keep random ones. Raises UserError
+    if the models differ in more than their vocabularies.
     """
     other = Translator.load(source, "cpu", ["decoding.engine=plain"], exact=True)  # read once
     theirs, ours = flatten(other.config.model), flatten(run.config.model)
@@ -105,20 +104,18 @@ def start_from(source: Path, run: Run) -> None:
                 f"--from {source}: this config ties embeddings or the output layer that are "
                 "different matrices there: model.tie_embeddings=false keeps them"
             )
-    with torch.no_grad():
-        for name, parameter in new.named_parameters():
-            if not name.startswith((*_BY_TOKEN["source"], *_BY_TOKEN["target"])):
-                parameter.copy_(weights[name])
+    for name, parameter in new.named_parameters():
+        if not name.startswith((*_BY_TOKEN["source"], *_BY_TOKEN["target"])):
+            parameter.copy_(weights[name])
     sides = zip(_BY_TOKEN.items(), other.tokenizers, run.data.tokenizers, strict=True)
     for (side, names), old_tokenizer, new_tokenizer in sides:
         ids = {piece: i for i, piece in enumerate(old_tokenizer.pieces())}
         pairs = [(ids[p], i) for i, p in enumerate(new_tokenizer.pieces()) if p in ids]
         rows_from, rows_to = (torch.tensor(column) for column in zip(*pairs, strict=True))
-        with torch.no_grad():
-            for name, new_VD in new.named_parameters(remove_duplicate=False):
-                if name.startswith(names):
-                    rows = weights[name][rows_from].to(new_VD.device)
-                    new_VD[rows_to.to(new_VD.device)] = rows
+        for name, new_VD in new.named_parameters(remove_duplicate=False):
+            if name.startswith(names):
+                rows = weights[name][rows_from].to(new_VD.device)
+                new_VD[rows_to.to(new_VD.device)] = rows
         logger.info(
             f"{side} vocabulary: the embeddings of {len(pairs):,} of {len(new_tokenizer):,} tokens "
             f"are copied from {source}; {len(new_tokenizer) - len(pairs):,} new tokens are "
