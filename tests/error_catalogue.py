@@ -22,7 +22,7 @@ ERRORS = {
     "ProcessDiedError",
     "DamagedFileError",
     "ReplacedFileError",
-    "yaml.MarkedYAMLError",
+    "_refusal",
 }
 SECTIONS = (
     "schema",
@@ -64,7 +64,7 @@ def raised() -> dict[str, str]:
 
 
 def message_of(call: ast.Call) -> ast.expr:
-    return next((k.value for k in call.keywords if k.arg == "problem"), *call.args)
+    return call.args[0]
 
 
 def texts_of(node: ast.expr, function: ast.AST, functions: dict[str, Function]) -> Iterator[str]:

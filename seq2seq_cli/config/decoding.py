@@ -6,10 +6,7 @@ from pydantic import Field, model_validator
 
 from seq2seq_cli.config.tokenizer import TagText
 from seq2seq_cli.config.types import (
-    AutoOrFactor,
-    AutoOrLengthPenalty,
-    AutoOrTenThousand,
-    AutoOrThousand,
+    Auto,
     DecodingPrecision,
     EngineName,
     Factor,
@@ -24,10 +21,10 @@ from seq2seq_cli.config.types import (
 
 
 class DecodingConfig(Section):
-    beam_size: AutoOrThousand = "auto"
+    beam_size: Auto | UpToThousand = "auto"
     """Beam size; 1 is greedy search. auto: 1, or n_best if greater, until training ends; then 5
     if it scores at least 0.3 more on the validation text than greedy search."""
-    length_penalty: AutoOrLengthPenalty = "auto"
+    length_penalty: Auto | Annotated[float, Field(ge=0, le=10)] = "auto"
     """Exponent of the length penalty in beam search; 0 turns it off. auto: 1 until training ends;
     then the best one on the validation text."""
     length_penalty_formula: LengthPenalty = "power"
@@ -54,10 +51,10 @@ class DecodingConfig(Section):
     tag: TagText | None = None
     """Tag to prepend to source sentences that have no tag of their own: the tag of a corpus in
     data.train or one of tokenizer.user_defined_symbols; null: no tag."""
-    max_len_factor: AutoOrFactor = "auto"
+    max_len_factor: Auto | Factor = "auto"
     """Maximum length of a translation: max_len_factor x source tokens + max_len_extra. auto:
     derived from the training pairs so that all their targets fit with room to spare; at least 2."""
-    max_len_extra: AutoOrTenThousand = "auto"
+    max_len_extra: Auto | Annotated[int, Field(gt=0, le=10_000)] = "auto"
     """Tokens added to the maximum length, see max_len_factor. auto: derived from the training
     pairs; at least 20."""
     min_len_factor: Factor = 0.0
@@ -115,12 +112,8 @@ class DecodingConfig(Section):
         """Ignore `cuda_graphs: false` and `engine: torch`, which older run folders may have."""
         if not isinstance(given, dict):
             return given
-        removed = {("cuda_graphs", False), ("engine", "torch")}
-        return {
-            name: value
-            for name, value in given.items()
-            if not isinstance(value, bool | str) or (name, value) not in removed
-        }
+        removed = {"cuda_graphs": False, "engine": "torch"}
+        return {n: v for n, v in given.items() if n not in removed or v != removed[n]}
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:

@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -12,11 +11,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from seq2seq_cli.config.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text_files import MissingFile
-from seq2seq_cli.config.types import SIDES, OnResume, Section, inner_sections, without_quotes
+from seq2seq_cli.config.types import SIDES, OnResume, Section, inner_sections
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import read_bounded
-from seq2seq_cli.paths import files_of, is_remote
 
 _MOST_MISTAKES = 20  # listed in one message
 
@@ -78,7 +75,6 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
         config = Config.model_validate(tree, context={"is_given_now": is_given_now})
     except ValidationError as error:
         mistakes = _mistakes(error, tree)
-        causes = [details.get("ctx", {}).get("error") for details in error.errors()]
     else:
         if is_given_now and len(config_yaml(config).encode("utf-8")) > MOST_BYTES // 2:
             raise UserError(
@@ -87,21 +83,14 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
             )
         return config
     lines = [
-        f"{_place(location, node, overridden)}{'; or '.join(messages)}"
+        _place(location, node, overridden) + " or ".join(messages).replace(" or must be ", " or ")
         for location, messages in list(mistakes.items())[:_MOST_MISTAKES]
     ]
-    missing = [cause.path for cause in causes if isinstance(cause, MissingFile)]
-    note = _start_of_paths(missing, path.parent)
     if len(mistakes) == 1:
         start = ", " if lines[0].startswith("line ") else ": "
-        raise UserError(f"{path}{start}{lines[0]}{f'; {note}' if note else ''}")
+        raise UserError(f"{path}{start}{lines[0]}")
     limit = "" if len(lines) == len(mistakes) else f"; the first {len(lines)} are"
-    listed = [*lines, note] if note else lines
-    raise UserError(
-        "\n".join(
-            [f"{path} has {len(mistakes)} mistakes{limit}", *(f"  {line}" for line in listed)]
-        )
-    )
+    raise UserError("\n  ".join([f"{path} has {len(mistakes)} mistakes{limit}", *lines]))
 
 
 def _mistakes(error: ValidationError, tree: dict[str, Any]) -> dict[Location, dict[str, None]]:
@@ -111,7 +100,8 @@ def _mistakes(error: ValidationError, tree: dict[str, Any]) -> dict[Location, di
     for details in error.errors():
         if details["type"] != "default_factory_not_called":  # follows from another mistake
             location = _option(details["loc"], tree)
-            message = _describe(details, location)
+            is_auto = details.get("ctx") == {"expected": "'auto'"}  # one alternative of several
+            message = "must be auto" if is_auto else _describe(details, location)
             without_list = message.partition(" (valid: ")[0]
             is_repeated = without_list != message and message in listed
             listed.add(message)
@@ -121,8 +111,7 @@ def _mistakes(error: ValidationError, tree: dict[str, Any]) -> dict[Location, di
 
 def config_yaml(config: Config) -> str:
     """Return a config as YAML, defaults included; `load_config` reads it back."""
-    tree = config.model_dump(mode="json")
-    return yaml.dump(tree, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+    return _dumped(config.model_dump(mode="json"))
 
 
 def flatten(section: Section) -> dict[str, Any]:
@@ -261,34 +250,16 @@ def _line(location: Location, node: yaml.Node | None) -> int | None:
     """Return the 1-based line of an option, or of the section in which it is missing."""
     line = None
     for part in location:
-        if isinstance(node, yaml.SequenceNode) and str(part).isdigit():
-            node = node.value[int(part)] if int(part) < len(node.value) else None
-            line = node.start_mark.line + 1 if node else line
-            continue
-        if not isinstance(node, yaml.MappingNode):
+        entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}  # what begins each, and its value
+        if isinstance(node, yaml.SequenceNode):
+            entries = {str(number): (each, each) for number, each in enumerate(node.value)}
+        elif isinstance(node, yaml.MappingNode):
+            entries = {name.value: (name, value) for name, value in node.value}
+        if str(part) not in entries:
             break
-        entry = next((pair for pair in node.value if pair[0].value == part), None)
-        if entry is None:
-            break
-        line = entry[0].start_mark.line + 1
-        node = entry[1]
+        start, node = entries[str(part)]
+        line = start.start_mark.line + 1
     return line
-
-
-def _start_of_paths(missing: Sequence[Path], folder_of_config: Path) -> str:
-    """Return where relative paths of missing files start, and whether the config's folder has them.
-
-    Empty if none is relative.
-    """
-    relative = [path for path in missing if not (is_remote(path) or path.is_absolute())]
-    if not relative:
-        return ""
-    note = f"relative paths start from the current folder, {Path.cwd()}"
-    if all(file.is_file() for path in relative for file in files_of(folder_of_config / path)):
-        note += (
-            f"; the files are in the folder of the config: cd {shlex.quote(str(folder_of_config))}"
-        )
-    return note
 
 
 def _describe(details: Any, location: Location) -> str:
@@ -313,7 +284,7 @@ def _describe(details: Any, location: Location) -> str:
     expected = _EXPECTED.get(error_type)
     if expected is None:
         return f"{details['msg']}, not {value}"
-    hint = without_quotes(given) if error_type.startswith(("int", "float", "bool")) else ""
+    hint = _without_quotes(given) if error_type.startswith(("int", "float", "bool")) else ""
     return f"must be {expected.format(**context)}, not {value}{hint}"
 
 
@@ -382,6 +353,14 @@ def _all_options(section: type[BaseModel], prefix: str = "") -> list[str]:
     return names
 
 
+def _without_quotes(value: Any) -> str:
+    """Return what to do about a number, true or false in quotes; nothing for other values."""
+    is_quoted = isinstance(value, str) and re.fullmatch(
+        r"-?\d+(\.\d+)?([eE][-+]?\d+)?|true|false", value
+    )
+    return ": write it without quotes" if is_quoted else ""
+
+
 def yaml_value(text: str, where: str) -> Any:
     """Return what YAML text stands for. Raises UserError, which begins with `where`."""
     try:
@@ -395,12 +374,9 @@ def yaml_text(value: Any) -> str:
     """Return a value as it would be written in a config, on one line."""
     if not isinstance(value, float):
         value = TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
-    text = yaml.dump(
-        value,
-        Dumper=Dumper,
-        default_flow_style=True,
-        allow_unicode=True,
-        sort_keys=False,
-        width=1_000_000,
-    )
+    text = _dumped(value, default_flow_style=True, width=1_000_000)
     return text.removesuffix("\n").removesuffix("\n...").strip()
+
+
+def _dumped(tree: Any, **style: Any) -> str:
+    return str(yaml.dump(tree, Dumper=Dumper, sort_keys=False, allow_unicode=True, **style))

@@ -69,14 +69,11 @@ class _Loader(yaml.SafeLoader):
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
-                raise yaml.MarkedYAMLError(
-                    problem=f"{short(repr(key_node.value))} is not the name of an option",
-                    problem_mark=key_node.start_mark,
+                raise _refusal(
+                    f"{short(repr(key_node.value))} is not the name of an option", key_node
                 )
             if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"{key} is given twice", problem_mark=key_node.start_mark
-                )
+                raise _refusal(f"{key} is given twice", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -92,10 +89,11 @@ class _Loader(yaml.SafeLoader):
             return value
         except (ValueError, LookupError, AttributeError):  # PyYAML's, of `!!int ""`, `!!bool x`
             kind = node.tag.rpartition(":")[2]
-            raise yaml.MarkedYAMLError(
-                problem=f"{short(repr(node.value))} cannot be read as {kind}",
-                problem_mark=node.start_mark,
-            ) from None
+            raise _refusal(f"{short(repr(node.value))} cannot be read as {kind}", node) from None
+
+
+def _refusal(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
 _MERGE = _TAG + "merge"  # <<, which YAML 1.2 has dropped, but people still use
@@ -108,10 +106,7 @@ class Dumper(yaml.SafeDumper):
     """Quotes text that `_Loader` or a YAML 1.1 parser would read as another type."""
 
 
+_OURS, _THEIRS = _Loader.yaml_implicit_resolvers, yaml.SafeDumper.yaml_implicit_resolvers
 Dumper.yaml_implicit_resolvers = {
-    first: [
-        *_Loader.yaml_implicit_resolvers.get(first, []),
-        *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
-    ]
-    for first in {*_Loader.yaml_implicit_resolvers, *yaml.SafeDumper.yaml_implicit_resolvers}
+    first: [*_OURS.get(first, []), *_THEIRS.get(first, [])] for first in {*_OURS, *_THEIRS}
 }

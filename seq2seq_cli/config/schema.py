@@ -6,7 +6,7 @@ error messages.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -21,16 +21,14 @@ from seq2seq_cli.config.types import (
     Activation,
     Ask,
     AttentionScale,
-    AutoOrNonNegativeInt,
-    AutoOrPositiveInt,
-    AutoOrThousand,
+    Auto,
     DeviceName,
     Fixed,
     Free,
     ModelPart,
     NonNegativeFloat,
+    NonNegativeInt,
     NormPosition,
-    OnNonfinite,
     OnResume,
     OptimizerName,
     Positions,
@@ -42,7 +40,6 @@ from seq2seq_cli.config.types import (
     Schedule,
     Section,
     Seed,
-    Shard,
     UpToThousand,
     one_for_all,
 )
@@ -179,7 +176,7 @@ class TrainingConfig(Section):
     """Maximum training time in hours, validations included, summed over restarts; null: no limit.
     The number of updates that fit is estimated during training, and the learning-rate schedule and
     warm-up are shortened to it."""
-    tokens_per_batch: AutoOrPositiveInt = Field(
+    tokens_per_batch: Auto | PositiveInt = Field(
         4_096,
         description="Batch size in tokens of the longer side, padding included. auto: 90% of what "
         "fits into memory when all pairs are as long as the longest, but at most "
@@ -207,7 +204,7 @@ class TrainingConfig(Section):
         f"{DEFAULT_WARMUP:,} warm-up updates. The default is inverse_sqrt; schedule_free_adamw "
         "allows only constant.",
     )
-    warmup_steps: AutoOrNonNegativeInt = Field(
+    warmup_steps: Auto | NonNegativeInt = Field(
         "auto",
         description="Number of warm-up updates, in which the learning rate rises linearly to lr. "
         f"auto: {DEFAULT_WARMUP:,}, or a tenth of all updates if that is less; a resumed run keeps "
@@ -248,18 +245,18 @@ class TrainingConfig(Section):
     compile: bool = False
     """Compile the model with torch.compile. Meant for GPUs: the first update takes a minute longer,
     and on CPUs all updates are slower. Needs a C++ compiler."""
-    processes: Free[AutoOrThousand] = "auto"
+    processes: Free[Auto | UpToThousand] = "auto"
     """Number of data-parallel processes, which share each batch. auto: one per CPU core if the
     batch and the text are large enough and the model has at most 20 million weights; otherwise,
     and on a GPU, one. Ignored under torchrun, which sets the number."""
-    shard: Free[Shard] = "none"
+    shard: Free[Literal["none", "full"]] = "none"
     """What data-parallel processes shard. none: only the batch, each process holds the whole model;
     full: also weights, gradients and optimizer state (FSDP2), for models that do not fit on one
     GPU. Has no effect with one process."""
     activation_checkpointing: Free[bool] = False
     """Keep only the inputs of encoder and decoder layers for the backward pass, and recompute the
     rest: less memory, slower updates, equal gradients."""
-    on_nonfinite: Free[OnNonfinite] = Field(
+    on_nonfinite: Free[Literal["stop", "skip"]] = Field(
         "stop",
         description="What to do if the loss or a gradient is NaN or infinite; such an update is "
         "never applied. stop: end training and report where the value first occurred; skip: "

@@ -129,7 +129,7 @@ class Corpus(Section):
     def _known_format(cls, pairs: Path | None, info: ValidationInfo) -> Path | None:
         files = files_of(pairs) if pairs is not None and is_given_now(info) else ()
         for path in files:
-            if not _has_known_format(path):
+            if format_of(path) not in PAIRS_FORMATS:
                 raise ValueError(unknown_format(path))
             if format_of(path) != format_of(files[0]):
                 raise ValueError(f"{files[0]} and {path} have different formats: give one of them")
@@ -140,7 +140,7 @@ class Corpus(Section):
         given = {name for name in ("src", "tgt", "pairs") if getattr(self, name) is not None}
         if given not in ({"src", "tgt"}, {"pairs"}):
             raise ValueError("needs src and tgt, or pairs alone")
-        if not is_given_now(info) and self.pairs and not _has_known_format(self.pairs):
+        if not is_given_now(info) and self.pairs and format_of(self.pairs) not in PAIRS_FORMATS:
             return self  # a folder whose files had a format: it may no longer exist
         if is_given_now(info) and self.src and self.tgt:
             try:
@@ -208,9 +208,9 @@ class Corpus(Section):
     @property
     def options(self) -> list[str]:
         """The options that change which pairs are read from the files."""
-        fields = [f"fields={json.dumps(self.fields)}"] if self.fields else []
-        given = {"features": self.features, "tag": self.tag}
-        return fields + [f"{name}={value}" for name, value in given.items() if value]
+        fields = self.fields and json.dumps(self.fields)
+        given = {"fields": fields, "features": self.features, "tag": self.tag}
+        return [f"{name}={value}" for name, value in given.items() if value]
 
     @property
     def forms(self) -> list[str]:
@@ -219,10 +219,6 @@ class Corpus(Section):
             (self.format or "") + path.name.removeprefix(without_compression(path.name))
             for path in self.files
         ]
-
-
-def _has_known_format(pairs: Path) -> bool:
-    return format_of(pairs) in PAIRS_FORMATS
 
 
 def unknown_format(pairs: Path) -> str:

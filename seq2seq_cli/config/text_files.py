@@ -38,14 +38,6 @@ def _as_text_path(given: Any, as_path: ValidatorFunctionWrapHandler, info: Valid
     return remote or (given if is_remote(given) else cast(Path, as_path(given)))
 
 
-class MissingFile(ValueError):
-    """A text file that the config names does not exist."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"there is no file {path}")
-        self.path = path
-
-
 def _must_be_files(path: Path, info: ValidationInfo) -> Path:
     """Check that text files exist, except in a run folder, which may outlive its text."""
     if not is_given_now(info):
@@ -61,7 +53,7 @@ def _must_be_files(path: Path, info: ValidationInfo) -> Path:
         if is_folder:
             raise ValueError(f"the folder {path} has no files")
         if not exists:
-            raise MissingFile(path)
+            raise ValueError(f"there is no file {path if is_remote(path) else path.absolute()}")
         raise ValueError(f"{path} is a stream, which can be read only once: write it to a file")
     return path
 

@@ -10,11 +10,11 @@ from seq2seq_cli.config.text_files import AnyPath, is_given_now
 from seq2seq_cli.config.types import (
     SIDES,
     TOKENIZER_KINDS,
-    AutoOrPositiveInt,
-    AutoOrVocabSize,
+    Auto,
     BySide,
     Normalization,
     OnResume,
+    PositiveInt,
     Section,
     TokenizerKind,
     one_for_all,
@@ -22,6 +22,7 @@ from seq2seq_cli.config.types import (
 from seq2seq_cli.errors import short
 
 SUBWORDS = tuple(kind for kind, facts in TOKENIZER_KINDS.items() if facts.has_subwords)
+_EQUAL_IF_SHARED = ("kind", "vocab_size")  # on both sides
 MOST_WHOLE_TOKENS = 50_000  # words or characters that `vocab_size: auto` allows (Luong et al. 2015)
 
 # White space, SentencePiece's symbol for it, and SentencePiece's special tokens.
@@ -42,6 +43,7 @@ def _must_be_a_symbol(symbol: str) -> str:
     return symbol
 
 
+Size = Auto | Annotated[int, Field(ge=8, le=10_000_000)]
 TagText = Annotated[str, AfterValidator(_must_be_a_symbol)]
 
 _for_both_sides = one_for_all(*SIDES)
@@ -67,12 +69,12 @@ class Kinds(BySide[TokenizerKind]):
     """Kind of target tokens."""
 
 
-class VocabSizes(BySide[AutoOrVocabSize]):
+class VocabSizes(BySide[Size]):
     """`vocab_size: 8000` is short for `vocab_size: {src: 8000, tgt: 8000}`."""
 
-    src: AutoOrVocabSize = "auto"
+    src: Size = "auto"
     """Maximum vocabulary size of the source."""
-    tgt: AutoOrVocabSize = "auto"
+    tgt: Size = "auto"
     """Maximum vocabulary size of the target."""
 
     def resolve(self, sizes: "VocabSizes") -> "VocabSizes":
@@ -87,18 +89,18 @@ class TokenizerConfig(Section):
     kind: Annotated[Kinds, BeforeValidator(_for_both_sides, TokenizerKind | Kinds)] = Kinds()
     """Kind of tokens: word, char, bpe or unigram; one for both sides or one for each, such as {src:
     char, tgt: word}. Imported and trimmed runs have spm_vocab, which is reused, never learned."""
-    vocab_size: Annotated[
-        VocabSizes, BeforeValidator(_for_both_sides, AutoOrVocabSize | VocabSizes)
-    ] = Field(
+    vocab_size: Annotated[VocabSizes, BeforeValidator(_for_both_sides, Size | VocabSizes)] = Field(
         VocabSizes(),
         description="Maximum vocabulary size, one for both sides or one for each; smaller if the "
         "text has fewer different tokens. auto: for bpe and unigram, all bytes and characters plus "
         "1,000 pieces (4,000 pairs), 8,000 (30,000 to a million) or 32,000 (4.5 million); for char "
         f"and word, all tokens, at most {MOST_WHOLE_TOKENS:,}. A resumed run keeps the number.",
     )
-    shared: bool = True
+    shared: bool = Field(
+        default_factory=lambda given: all(given[n].src == given[n].tgt for n in _EQUAL_IF_SHARED)
+    )
     """Use one vocabulary for source and target; by default false if their kinds or sizes differ."""
-    min_character_frequency: AutoOrPositiveInt = "auto"
+    min_character_frequency: Auto | PositiveInt = "auto"
     """Minimum number of occurrences of a character in the training text for a vocabulary entry; for
     rarer ones bpe and unigram fall back to bytes, char to <unk>. auto: 1 for char and word; for bpe
     and unigram 5 or, if greater, a millionth of the text's characters (1 if that would remove more
@@ -125,16 +127,6 @@ class TokenizerConfig(Section):
     max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = 1_000_000
     """Maximum number of lines to learn the vocabulary from; larger training texts are sampled."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _different_vocabularies_are_not_shared(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "shared" not in given:
-            for name, default in (("kind", "bpe"), ("vocab_size", "auto")):
-                sides = dict(_for_both_sides(given.get(name)))
-                if sides.get("src", default) != sides.get("tgt", default):
-                    return {**given, "shared": False}
-        return given
-
     @model_validator(mode="after")
     def _can_be_learned(self, info: ValidationInfo) -> Self:
         if (
@@ -154,7 +146,7 @@ class TokenizerConfig(Section):
         kinds: set[str] = {*SUBWORDS, "char"} if kind is None else {kind.src, kind.tgt}
         match option:
             case "shared" if value:
-                for name in ("kind", "vocab_size"):
+                for name in _EQUAL_IF_SHARED:
                     if (sides := above.get(name)) is not None and sides.src != sides.tgt:
                         return (
                             f"the sides differ in their {name}: leave shared out, or give both the "

@@ -1,9 +1,9 @@
 """The section `validation` of a config: validation interval, metrics, early stopping."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from seq2seq_cli.config.metrics import (
     METRICS,
@@ -14,7 +14,7 @@ from seq2seq_cli.config.metrics import (
     MetricOnRequest,
 )
 from seq2seq_cli.config.types import (
-    AutoOrPositiveInt,
+    Auto,
     BleuTokenize,
     Free,
     NonNegativeFloat,
@@ -27,8 +27,13 @@ from seq2seq_cli.config.types import (
 FEWEST_WITH_4_GRAMS = 0.1
 
 
+def _current_name(metric: Any) -> Any:
+    """Read a metric's former name, as run folders of earlier versions have."""
+    return RENAMED_METRICS.get(metric, metric) if isinstance(metric, str) else metric
+
+
 class ValidationConfig(Section):
-    every: Free[AutoOrPositiveInt] = "auto"
+    every: Free[Auto | PositiveInt] = "auto"
     """Interval between validations, in unit. auto: the shortest interval at which validations are
     estimated to take at most 10% of the training time: 1 epoch, unless the text is small or the
     beam is large. A resumed run keeps the number."""
@@ -37,7 +42,7 @@ class ValidationConfig(Section):
     decode: bool = True
     """Also translate the validation text, to compute BLEU, chrF, exact match, metric and metrics.
     """
-    metrics: Free[tuple[MetricOnRequest, ...]] = Field(
+    metrics: Free[tuple[Annotated[MetricOnRequest, BeforeValidator(_current_name)], ...]] = Field(
         (),
         strict=False,
         description="Further metrics of translations: "
@@ -51,7 +56,7 @@ class ValidationConfig(Section):
     several pronunciations of a word."""
     bleu_tokenize: BleuTokenize = "13a"
     """sacreBLEU tokenization for BLEU; use zh for Chinese and char for Japanese."""
-    metric: Metric = Field(
+    metric: Annotated[Metric, BeforeValidator(_current_name)] = Field(
         "auto",
         description="Metric for choosing the best model and for early stopping; ties are broken by "
         f"the validation loss. auto: bleu, or chrf if fewer than {FEWEST_WITH_4_GRAMS:.0%} of "
@@ -105,18 +110,10 @@ class ValidationConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_earlier_options(cls, given: Any) -> Any:
-        """Read `ter: true` and metrics' former names, as run folders of earlier versions have."""
-        if not isinstance(given, dict):
+        """Read `ter: true`, as run folders of earlier versions have."""
+        if not isinstance(given, dict) or not isinstance(given.get("ter"), bool):
             return given
-        read = dict(given)
-        if isinstance(given.get("ter"), bool):
-            is_computed = read.pop("ter") and read.get("decode") is not False
-            read |= {"metrics": read.get("metrics", ["ter"])} if is_computed else {}
-        if isinstance(read.get("metric"), str):
-            read["metric"] = RENAMED_METRICS.get(read["metric"], read["metric"])
-        if isinstance(read.get("metrics"), list | tuple):
-            read["metrics"] = [
-                RENAMED_METRICS.get(name, name) if isinstance(name, str) else name
-                for name in read["metrics"]
-            ]
+        read = {name: value for name, value in given.items() if name != "ter"}
+        if given["ter"] and read.get("decode") is not False:
+            read.setdefault("metrics", ["ter"])
         return read

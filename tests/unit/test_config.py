@@ -111,7 +111,7 @@ def test_config_paths_expand_home_and_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("STORE", "nosuch://text")
     with pytest.raises(UserError, match=r"nosuch://text/a "):
         load_config(tmp_path / "x.yaml", ["data.train.src=$STORE/a"], is_given_now=True)
-    with pytest.raises(UserError, match=r"there is no file \$NOWHERE/a"):
+    with pytest.raises(UserError, match=r"there is no file .*/\$NOWHERE/a"):
         load_config(tmp_path / "x.yaml", ["data.train.src=$NOWHERE/a"], is_given_now=True)
     of_a_run = load_config(tmp_path / "x.yaml")  # perhaps somebody else's, who knows no variables
     assert [str(path) for path in of_a_run.train_text.files] == ["~/a", "$HOME/b"]
@@ -222,7 +222,11 @@ def test_a_list_of_options_is_printed_once(tmp_path):
             ": model.layers: must be a whole number, not '4': write it without quotes",
         ),
         (MINIMAL, ("model='4'",), "must be a section (a mapping of options), not '4'"),
-        (MINIMAL, ("tokenizer.vocab_size='8000'",), "10,000,000, not '8000': write it without"),
+        (
+            MINIMAL,
+            ("tokenizer.vocab_size='8000'",),
+            "must be auto or a whole number, not '8000': write",
+        ),
         (MINIMAL, ("training.lr=.inf",), "training.lr: must be a finite number, not .inf"),
         (MINIMAL, ("training.lr=true",), "training.lr: must be a number, not true"),
         (MINIMAL, ("model.d_model=7",), "model.d_model: must be a multiple of 2, not 7"),
@@ -252,7 +256,7 @@ def test_a_list_of_options_is_printed_once(tmp_path):
             ("tokenizer={kind: word, min_character_frequency: 5}",),
             "min_character_frequency: kind word has no character entries",
         ),
-        (MINIMAL, ("tokenizer.min_character_frequency=0",), "must be auto or a whole number"),
+        (MINIMAL, ("tokenizer.min_character_frequency=0",), "must be auto or greater than 0"),
         (
             MINIMAL,
             ("tokenizer={kind: char, split_digits: true}",),
@@ -332,16 +336,8 @@ def test_a_list_of_options_is_printed_once(tmp_path):
         (MINIMAL, ("tokenizer.normalization=nfc",), "must be one of nfkc, nfkc_cf, nfd, identity"),
         (MINIMAL, ("tokenizer.normalization={src: nfc}",), "normalization.src: must be one of"),
         # What the fuzzer found
-        (
-            MINIMAL,
-            ("training.processes=0",),
-            "must be auto or a whole number from 1 to 1,000, not 0",
-        ),
-        (
-            MINIMAL,
-            ("training.processes=[]",),
-            "training.processes: must be auto or a whole number from 1 to 1,000",
-        ),
+        (MINIMAL, ("training.processes=0",), "must be auto or greater than 0, not 0"),
+        (MINIMAL, ("training.processes=[]",), "processes: must be auto or a whole number, not []"),
         (MINIMAL + "model: {heads: !!int ''}", (), "line 2: '' cannot be read as int"),
         (MINIMAL + "model: {heads: !!bool x}", (), "line 2: 'x' cannot be read as bool"),
         (MINIMAL + "model: {heads: !!timestamp x}", (), "line 2: 'x' cannot be read as timestamp"),
@@ -354,12 +350,12 @@ def test_a_list_of_options_is_printed_once(tmp_path):
         (MINIMAL, ('data.train.src="\\ud800"',), "the value is not valid YAML"),
         (MINIMAL, ("model.\udc80=1",), "write it as section.key=value"),
         (MINIMAL, ("decoding.temperature=1e-320",), "temperature: must be at least 1e-06, not"),
-        (MINIMAL, ("decoding.length_penalty=1e3",), "a number from 0 to 10"),
-        (MINIMAL, ("decoding.max_len_factor=1e300",), "must be auto or a number from 0 to 100"),
+        (MINIMAL, ("decoding.length_penalty=1e3",), "must be auto or at most 10.0, not"),
+        (MINIMAL, ("decoding.max_len_factor=1e300",), "must be auto or at most 100.0"),
         (MINIMAL, (f"tokenizer.max_sentences={10**30}",), "must be at most 1000000000, not 1000"),
         (MINIMAL, ("model.layers=1000000",), ": model.layers: must be at most 1000, not 1000000"),
         (MINIMAL + "model: {norm: " + LONG + "}", (), "not 'xxxxx"),
-        (MINIMAL, (f"tokenizer.vocab_size={LONG}",), "from 8 to 10,000,000, not 'xxxxx"),
+        (MINIMAL, (f"tokenizer.vocab_size={LONG}",), "must be auto or a whole number, not 'xxxxx"),
         (MINIMAL, (f"data.train.tag='{LONG} x'",), "xxx... cannot be a symbol"),
         (
             MINIMAL,
@@ -416,14 +412,8 @@ def test_missing_text_files_are_config_errors(tmp_path):
     (tmp_path / "x.yaml").write_text(MINIMAL)
     with pytest.raises(UserError) as caught:
         load_config(tmp_path / "x.yaml", is_given_now=True)
-    assert "line 1: data.train.src: there is no file a.de" in str(caught.value)
-    assert "line 1: data.train.tgt: there is no file a.en" in str(caught.value)
-    assert str(caught.value).count(f"start from the current folder, {Path.cwd()}") == 1
-    assert "cd " not in str(caught.value)
-    for name in ("a.de", "a.en"):
-        (tmp_path / name).write_text("x\n")
-    with pytest.raises(UserError, match=f"the files are in the folder .*: cd {tmp_path}"):
-        load_config(tmp_path / "x.yaml", is_given_now=True)
+    assert f"line 1: data.train.src: there is no file {Path.cwd() / 'a.de'}" in str(caught.value)
+    assert f"line 1: data.train.tgt: there is no file {Path.cwd() / 'a.en'}" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "binary"])
