@@ -1,10 +1,10 @@
 """The command init: writes the config of a first run for a training text."""
 
 import functools
-import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -237,10 +237,7 @@ def _size(answer: str) -> int:
 
 
 def _hours(answer: str) -> float:
-    try:
-        hours = float(answer)
-    except ValueError:
-        hours = math.nan
-    if not hours >= 0:  # NaN too
-        raise ValueError(f"{answer} is not a number of hours")
-    return hours
+    with suppress(ValueError):
+        if (hours := float(answer)) >= 0:  # unlike NaN
+            return hours
+    raise ValueError(f"{answer} is not a number of hours")

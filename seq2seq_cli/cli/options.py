@@ -163,29 +163,28 @@ WhichModel = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
+Function = Callable[..., Any]
 # What `corpus_from_options` and `text_to_score` return.
 GivenText = contextlib.AbstractContextManager["ParallelText | None"]
 TextToScore = contextlib.AbstractContextManager["tuple[ParallelText | None, PublicTestSet | None]"]
 
 
-def options_of(
-    make: Callable[..., Any], name: str
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def options_of(make: Callable[..., Any], name: str) -> Callable[[Function], Function]:
     """Give a command the options of `make` in place of its parameter `name`.
 
     The command gets what `make` returns.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Function) -> Function:
         shared = inspect.signature(make).parameters
         parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command).parameters.values():
             parameters += shared.values() if parameter.name == name else [parameter]
         parameters.sort(key=lambda parameter: parameter.default is not parameter.empty)
 
-        def run(**given: Any) -> None:
+        def run(**given: Any) -> Any:
             made = make(**{option: given.pop(option) for option in shared})
-            command(**given, **{name: made})
+            return command(**given, **{name: made})
 
         run.__doc__, run.__module__ = command.__doc__, command.__module__
         run.__name__ = command.__name__
@@ -252,14 +251,9 @@ def corpus_from_options(
 
 
 @contextlib.contextmanager
+@options_of(corpus_from_options, "given")
 def text_to_score(
-    src: Sources = None,
-    ref: References = None,
-    pairs: Pairs = None,
-    fields: Fields = None,
-    features: Features = None,
-    test_set: TestSetName = None,
-    langs: Languages = None,
+    given: GivenText, test_set: TestSetName = None, langs: Languages = None
 ) -> Iterator["tuple[ParallelText | None, PublicTestSet | None]"]:
     """Yield the text to score translations on, and the test set if it is a public one.
 
@@ -267,13 +261,13 @@ def text_to_score(
     """
     if (test_set is None) != (langs is None):
         raise UserError("give --test-set and --langs together")
-    if test_set is not None and langs is not None:
+    with given as text:
+        if test_set is None or langs is None:
+            yield text, None
+            return
         from seq2seq_cli.metrics.references import find_test_set
 
-        if src or ref or pairs or fields or features:
+        if text is not None:
             raise UserError("--test-set excludes --src, --ref, --pairs, --fields and --features")
         public = find_test_set(test_set, langs)
         yield public.text, public
-        return
-    with corpus_from_options(src, ref, pairs, fields, features) as text:
-        yield text, None

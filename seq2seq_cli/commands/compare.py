@@ -52,14 +52,11 @@ def scoring_of(
 ) -> Scoring:
     """Return the scoring of the first run (or the default) with other options."""
     if runs:
-        _, first = runs[0]
-        scoring = Scoring.of_run(first.config, metrics, test_set=test_set)
+        scoring = Scoring.of_run(runs[0][1].config, metrics, test_set=test_set)
     else:
         scoring = Scoring.of(ValidationConfig(), metrics, test_set=test_set)
     return replace(
-        scoring,
-        tokenize=tokenize or scoring.tokenize,
-        lowercase=lowercase or scoring.lowercase,
+        scoring, tokenize=tokenize or scoring.tokenize, lowercase=lowercase or scoring.lowercase
     )
 
 

@@ -1,6 +1,7 @@
 """Builds a `Config` from YAML and `--set` options, or one message that lists all mistakes."""
 
 import difflib
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -216,18 +217,17 @@ def _option(location: Location, tree: Any) -> Location:
 
     Indices of lists that the user has written stay. A single value for both sides has one name.
     """
-    section: type[BaseModel] | None = Config
     kept: list[str | int] = []
     for part in location:
         if tuple(kept) in _SHORTHANDS and not isinstance(tree, dict):
             break
+        is_section = _section_at(kept) is not None
         if isinstance(part, int):
-            if section is None or isinstance(tree, list):
+            if not is_section or isinstance(tree, list):
                 kept.append(part)
             tree = tree[part] if isinstance(tree, list) and part < len(tree) else tree
-        elif section is not None:
+        elif is_section:
             kept.append(part)
-            section = _sections(section).get(part)
             tree = tree.get(part) if isinstance(tree, dict) else None
     return tuple(kept)
 
@@ -308,16 +308,16 @@ _EXPECTED = {
 
 
 def _unknown_option(location: Location) -> str:
-    section: type[BaseModel] = Config
-    for part in location[:-1]:
-        if not isinstance(part, int):
-            section = _sections(section)[part]
-    name = str(location[-1])
+    section, name = _section_at(location[:-1]), str(location[-1])
+    assert section is not None, "pydantic knows it"
     if re.search(r":[^\s/]", name):
         return "unknown option; write a space after the colon"
     suggestions = [full for full, names in _ELSEWHERE.items() if name in names.split()]
-    paths = (re.match(rf"(.+\.)?{re.escape(name)}(?=\.|$)", full) for full in _all_options(Config))
-    suggestions += [path[0] for path in paths if path]
+    suggestions += [
+        ".".join(map(str, (*where, name)))
+        for where, other in _sections().items()
+        if name in other.model_fields
+    ]
     similar = difflib.get_close_matches(name, section.model_fields, n=1, cutoff=0.5)
     suggestions += [".".join([*map(str, location[:-1]), similar_name]) for similar_name in similar]
     if suggestions:
@@ -325,32 +325,27 @@ def _unknown_option(location: Location) -> str:
     return f"unknown option (valid: {', '.join(section.model_fields)})"
 
 
-def _sections(section: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Return the sub-sections of a section by name; `Corpus | None` counts as `Corpus`."""
+@functools.cache
+def _sections() -> dict[Location, type[BaseModel]]:
+    """Return all sections by their locations, without numbers of corpora."""
 
     def types_in(annotation: Any) -> Iterator[Any]:
         yield annotation
         for part in get_args(annotation):
             yield from types_in(part)
 
-    return {
-        name: candidate
-        for name, field in section.model_fields.items()
-        for candidate in types_in(field.annotation)
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel)
-    }
+    def within(section: type[BaseModel], location: Location) -> Iterator[Any]:
+        yield location, section
+        for name, field in section.model_fields.items():
+            for inner in types_in(field.annotation):
+                if isinstance(inner, type) and issubclass(inner, BaseModel):
+                    yield from within(inner, (*location, name))
+
+    return dict(within(Config, ()))
 
 
-def _all_options(section: type[BaseModel], prefix: str = "") -> list[str]:
-    inner = _sections(section)
-    names = [
-        prefix + name
-        for name in section.model_fields
-        if name not in inner or (*prefix.split(".")[:-1], name) in _SHORTHANDS
-    ]
-    for name, part in inner.items():
-        names += _all_options(part, f"{prefix}{name}.")
-    return names
+def _section_at(location: Sequence[str | int]) -> type[BaseModel] | None:
+    return _sections().get(tuple(part for part in location if isinstance(part, str)))
 
 
 def _without_quotes(value: Any) -> str:

@@ -92,20 +92,13 @@ class ValidationConfig(Section):
         left_out = {*METRICS_ON_REQUEST} - {self.metric, *self.metrics}
         return tuple(name for name in TEXT_METRICS if name not in left_out)
 
-    @property
-    def needs_translations(self) -> bool:
-        """Return True if the metric compares translations with references."""
-        return self.metric != "auto" and METRICS[self.metric].is_of_text
-
     @classmethod
     def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:
         if above.get("decode") is not False:
             return None
-        if option == "metrics" and value:
-            return f"{', '.join(value)} needs validation.decode: true"
-        if option == "metric" and value != "auto" and METRICS[value].is_of_text:
-            return f"{value} needs validation.decode: true"
-        return None
+        chosen = {"metrics": value, "metric": (value,)}.get(option, ())
+        of_text = ", ".join(name for name in chosen if name in TEXT_METRICS)
+        return f"{of_text} needs validation.decode: true" if of_text else None
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli.config.loader import config_yaml, flatten, load_config, resume_policies, yaml_text
-from seq2seq_cli.config.metrics import RENAMED_METRICS
+from seq2seq_cli.config.metrics import RENAMED_METRICS, TEXT_METRICS
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig
@@ -230,7 +230,7 @@ def _with_values_of(begun: Config, config: Config) -> Config:
     validation, before = config.validation, begun.validation
     if validation.unit == before.unit:
         validation = validation.resolved(every=before.every)
-    if validation.decode or not before.needs_translations:
+    if validation.decode or before.metric not in TEXT_METRICS:
         validation = validation.resolved(metric=before.metric)
     tokenizer = begun.tokenizer
     if not tokenizer.reuse or asks_for_another(config.tokenizer, tokenizer):

@@ -64,11 +64,9 @@ def _check(test: ParallelText | None, run: Run) -> Report | None:
         hashes[name] = own
     store, settings = run.data.train, run.config.tokenizer.with_symbols(run.config.train_text.tags)
     src, tgt = store.src.counts(len(tokenizers.src)), store.tgt.counts(len(tokenizers.tgt))
+    sides = {"source vocabulary": (tokenizers.src, src), "target vocabulary": (tokenizers.tgt, tgt)}
     if tokenizers.is_shared:
         sides = {"vocabulary": (tokenizers.src, src + tgt)}
-    else:
-        sides = {"source vocabulary": (tokenizers.src, src)}
-        sides["target vocabulary"] = (tokenizers.tgt, tgt)
     vocabularies = {
         name: audit_vocabulary(tokenizer, counts.tolist(), settings.user_defined_symbols)
         for name, (tokenizer, counts) in sides.items()
@@ -76,13 +74,13 @@ def _check(test: ParallelText | None, run: Run) -> Report | None:
     }
     return Report(
         summary=summarize(run),
-        numbers=summary_json(run),
+        run=summary_json(run),
         vocabularies=vocabularies,
         max_length=data.max_length,
         texts=texts,
-        overlaps=overlaps,
+        overlap=overlaps,
         longest_batches=longest_batches,
-        pace=pace,
+        time=pace,
         exports=plugins.load("export", "limits").exports(run.config, tokenizers),
     )
 

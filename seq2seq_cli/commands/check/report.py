@@ -80,33 +80,28 @@ class TimeEstimate:
 
 @dataclass(frozen=True)
 class Report:
+    """Summary and `max_length` of a run, and the output of `check --json`."""
+
     summary: str  # as printed by `train`
-    numbers: dict[str, Any]  # of the summary
     max_length: int
+    run: dict[str, Any]  # the numbers of the summary
     vocabularies: dict[str, VocabularyAudit]  # of subwords, learned from this text
     texts: dict[str, TextAudit]  # train, valid, general, test
-    overlaps: dict[str, Overlap]  # by "valid in train" and the like
+    overlap: dict[str, Overlap]  # by "valid in train" and the like
     longest_batches: LongestBatches
-    pace: TimeEstimate
+    time: TimeEstimate
     exports: dict[str, str | None]  # why a format cannot represent the model; None if it can
 
     def report(self) -> dict[str, Any]:
         """Return the output of `check --json`."""
-        return {
-            "run": self.numbers,
-            "vocabularies": {name: asdict(audit) for name, audit in self.vocabularies.items()},
-            "texts": {name: asdict(text) for name, text in self.texts.items()},
-            "overlap": {name: asdict(overlap) for name, overlap in self.overlaps.items()},
-            "longest_batches": asdict(self.longest_batches),
-            "time": asdict(self.pace),
-            "exports": self.exports,
-            "warnings": [text for text, _ in self.warnings()],
-        }
+        report = asdict(self)
+        del report["summary"], report["max_length"]
+        return report | {"warnings": [text for text, _ in self.warnings()]}
 
     def as_text(self) -> str:
         """Return the output of `check`."""
         rows = [*self._rows()]
-        warnings = self.warnings()
+        warnings = [*self.warnings()]
         rows += [] if warnings else [("warnings", "none")]
         lines = [self.summary, *(f"{label:<16} {text}" for label, text in rows)]
         for text, examples in warnings:
@@ -115,7 +110,7 @@ class Report:
         return "\n".join(lines)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        train, longest, pace = self.texts["train"], self.longest_batches, self.pace
+        train, longest, pace = self.texts["train"], self.longest_batches, self.time
         ratio = train.length_ratio
         if test := self.texts.get("test"):
             unknown = test.src.unknown + test.tgt.unknown
@@ -125,8 +120,8 @@ class Report:
         yield "scripts", f"source {_scripts(train.src)}; target {_scripts(train.tgt)}"
         yield "repeated", _repeated(train)
         yield "clean", _rejected(train)
-        if self.overlaps:
-            counts = (f"{o.sources.count:,} {name}" for name, o in self.overlaps.items())
+        if self.overlap:
+            counts = (f"{o.sources.count:,} {name}" for name, o in self.overlap.items())
             yield "same sources", ", ".join(counts)
         yield (
             "length ratio",
@@ -153,31 +148,29 @@ class Report:
         )
         yield "exports", plugins.load("export", "limits").exports_text(self.exports)
 
-    def warnings(self) -> list[Warned]:
-        train, kinds = self.texts["train"], self.numbers["vocabulary"]["kind"].values()
-        warnings: list[Warned] = []
+    def warnings(self) -> Iterator[Warned]:
+        train, kinds = self.texts["train"], self.run["vocabulary"]["kind"].values()
         if train.pairs < _FEWEST_SENTENCES and {*SUBWORDS} & {*kinds}:
             few = f"train: {counted(train.pairs, 'pair')}, very little text for sentences"
-            warnings.append((f"{few}: expect nonsense for new sentences", []))
+            yield f"{few}: expect nonsense for new sentences", []
         for name, audit in self.texts.items():
-            warnings += self._text_warnings(name, audit)
-        for name, overlap in self.overlaps.items():
+            yield from self._text_warnings(name, audit)
+        for name, overlap in self.overlap.items():
             if overlap.sources.count:
                 sources = counted(overlap.sources.count, "source")
                 pairs = counted(overlap.pairs.count, "identical pair")
-                text = f"{name}: {sources} and {pairs}, ignoring case{_examples(overlap.sources)}"
-                warnings.append((text, []))
+                examples = _examples(overlap.sources)
+                yield f"{name}: {sources} and {pairs}, ignoring case{examples}", []
         for name, vocabulary in self.vocabularies.items():
             rare, entries = vocabulary.rare_characters, vocabulary.entries
             if rare > _MANY_RARE * entries:
                 characters = ", ".join(truncate_for_terminal(c, 10) for c in vocabulary.examples)
-                text = (
+                yield (
                     f"{name}: {rare:,} of {entries:,} entries ({rare / entries:.1%}) are single "
                     f"characters that occur fewer than {LEAST_FREQUENCY} times ({characters}, "
-                    "...); raise tokenizer.min_character_frequency"
+                    "...); raise tokenizer.min_character_frequency",
+                    [],
                 )
-                warnings.append((text, []))
-        return warnings
 
     def _text_warnings(self, name: str, text: TextAudit) -> Iterator[Warned]:
         def warn(where: str, finding: Finding, defect: str) -> Iterator[Warned]:
@@ -190,7 +183,7 @@ class Report:
         for rule in SHARED_RULES:
             meaning = plugins.load("clean", "rules").meaning_of(rule)
             yield from warn(name, text.findings[rule], f"with {meaning}")
-        kinds = self.numbers["vocabulary"]["kind"]
+        kinds = self.run["vocabulary"]["kind"]
         for where, side, kind in (
             (f"{name} source", text.src, kinds["src"]),
             (f"{name} target", text.tgt, kinds["tgt"]),
