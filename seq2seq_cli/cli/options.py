@@ -170,10 +170,7 @@ TextToScore = contextlib.AbstractContextManager["tuple[ParallelText | None, Publ
 
 
 def options_of(make: Callable[..., Any], name: str) -> Callable[[Function], Function]:
-    """Give a command the options of `make` in place of its parameter `name`.
-
-    The command gets what `make` returns.
-    """
+    """Give a command the options of `make`, and what that returns as its parameter `name`."""
 
     def decorate(command: Function) -> Function:
         shared = inspect.signature(make).parameters

@@ -103,10 +103,7 @@ def _check_that_scores_decide(run_dir: Path, config: Config) -> None:
 def _select(
     folder: RunFolder, last: int | None, best: int | None, steps: Sequence[int]
 ) -> Candidate:
-    """Return the average to make, by default of the last checkpoints.
-
-    Raises UserError if the run has not kept its weights.
-    """
+    """Return the average to make; raises UserError if the run has not kept its weights."""
     kept = {step: path for step, path in sorted(folder.all_weights().items()) if step > 0}
     if steps:
         wanted = len(steps)

@@ -21,10 +21,7 @@ from seq2seq_cli.training.checkpoints.manifest import continuations, read_manife
 _CIRCUMSTANCES = {"tokens_per_second", "seconds", "waiting", "communication", "processes", "starts"}
 _TIMINGS = {"seconds", "updating", "validation_seconds", "window.seconds", "plan.pace"}
 _RESULTS = ("weights", "progress", "metrics")
-_ENVIRONMENT = (
-    *("device", "threads", "processes", "python"),
-    *("seq2seq_cli", "model_code", "git"),
-)
+_ENVIRONMENT = ("device", "threads", "processes", "python", "seq2seq_cli", "model_code", "git")
 
 
 class Difference(NamedTuple):

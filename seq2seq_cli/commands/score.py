@@ -2,11 +2,11 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from operator import itemgetter
 
 from seq2seq_cli.config.text import ParallelText
-from seq2seq_cli.decoding.lines.issues import Issues, distinct
+from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.decoding.translator import Translator, check_features, input_of
 from seq2seq_cli.errors import UserError
@@ -27,7 +27,7 @@ def score_pairs(translator: Translator, text: ParallelText, *, as_json: bool) ->
     issues = Issues()
     while chunk := list(itertools.islice(pairs, _PAIRS_AT_ONCE)):
         check_features(chunk, translator.tokenizers, text.name)
-        issues += _feature_issues(translator, map(input_of, chunk))
+        issues += translator.feature_issues([input_of(pair) for pair in chunk if pair.src.strip()])
         texts = [(pair.source_line, pair.tgt) for pair in chunk]
         for (src, _), scored in zip(texts, translator.score(texts), strict=True):
             if as_json:
@@ -35,19 +35,6 @@ def score_pairs(translator: Translator, text: ParallelText, *, as_json: bool) ->
             else:
                 yield f"{scored.log_prob:.4f}\t{_mean(scored):.4f}\t{scored.text}"
     issues.report()
-
-
-def _feature_issues(translator: Translator, sources: Iterable[TranslationInput]) -> Issues:
-    """Count the sources without features, or with unknown ones, if the model has features."""
-    if not translator.tokenizers.src.features:
-        return Issues()
-    lines = [line for line in sources if line.text.strip()]
-    unknown = [names for line in lines if (names := translator.unknown_features(line))]
-    return Issues(
-        lines_without_features=sum(not translator.has_features(line) for line in lines),
-        lines_with_unknown_features=len(unknown),
-        unknown_features=distinct(itertools.chain(*unknown)),
-    )
 
 
 def rescore_nbest(translator: Translator, text: ParallelText) -> Iterator[str]:
@@ -60,7 +47,7 @@ def rescore_nbest(translator: Translator, text: ParallelText) -> Iterator[str]:
     sources = list(lines_to_translate(src))
     for source in sources if text.has_features else ():
         translator.tokenizers.src.feature_ids(source.partition(TAB)[2])
-    _feature_issues(translator, map(TranslationInput, sources)).report()
+    translator.feature_issues([TranslationInput(x) for x in sources if x.strip()]).report()
     entries = enumerate(lines_to_translate(nbest), start=1)
     parsed = (_parsed(line, f"{nbest}, line {number}", len(sources)) for number, line in entries)
     by_number = sorted(parsed, key=itemgetter(0))

@@ -18,12 +18,10 @@ class LanguagePair(NamedTuple):
 def languages_of(data: DataConfig) -> LanguagePair | None:
     """Return the languages that a run translates from and to; None if they are unknown."""
     if data.languages is not None:
-        pair = LanguagePair(data.languages.src, data.languages.tgt)
-    elif data.train and (named := languages_in_names(data.train[0])) is not None:
-        pair = named
+        pair: LanguagePair | None = LanguagePair(data.languages.src, data.languages.tgt)
     else:
-        return None
-    return LanguagePair(pair.tgt, pair.src) if data.direction == "reverse" else pair
+        pair = languages_in_names(data.train[0]) if data.train else None
+    return LanguagePair(*reversed(pair)) if pair and data.direction == "reverse" else pair
 
 
 def languages_in_names(corpus: Corpus) -> LanguagePair | None:

@@ -178,14 +178,12 @@ def warn_of_defaults(config: Config, num_pairs: int) -> None:
 
 def fine_tuning_defaults(config: Config) -> dict[str, Any]:
     """Return the values of `FINE_TUNING` that `with_preset` gives to a config with this preset."""
-    settled = with_preset(config, 0)
-
-    def is_new(name: str) -> bool:
-        section, option = name.split(".")
-        before, after = (getattr(one, section).model_fields_set for one in (config, settled))
-        return option in after - before
-
-    return {name: value for name, (value, _) in FINE_TUNING.items() if is_new(name)}
+    chosen: dict[str, Any] = {}
+    for section, values in as_tree(FINE_TUNING).items():
+        given = getattr(config, section).model_fields_set
+        left_out = given | _excluded(given)
+        chosen |= {f"{section}.{name}": values[name] for name in values if name not in left_out}
+    return chosen
 
 
 def _preset_of(config: Config, num_pairs: int) -> tuple[PresetName, dict[str, dict[str, Any]]]:
@@ -204,10 +202,7 @@ def _excluded(given: Set[str]) -> set[str]:
 
 
 def commented_yaml(head: Sequence[str], choices: Choices, schema: str | None = None) -> str:
-    """Return a config with the reasons as comments; `head` are paragraphs.
-
-    `schema` is the path of the JSON schema, for editors.
-    """
+    """Return a config with paragraphs and reasons as comments; editors read the JSON `schema`."""
     lines = [f"# yaml-language-server: $schema={schema}"] if schema else []
     for paragraph in head:
         lines += [f"# {line}" for line in textwrap.wrap(paragraph, _WIDTH - 2)]

@@ -136,10 +136,7 @@ class ModelConfig(Section):
         return any((self.dropout, self.attention_dropout, self.activation_dropout, of_ngrams))
 
     def unknown_option(self, known: Mapping[str, Collection[object] | None]) -> str | None:
-        """Return the first option that is not known with its value, or None.
-
-        `known`: the known values by option, None for all values.
-        """
+        """Return the first option whose value is not among the `known` ones (None: all), if any."""
         for option, value in self:
             values = known.get(option, ())
             if values is not None and value not in values:

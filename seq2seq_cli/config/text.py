@@ -308,13 +308,13 @@ class ParallelText(NamedTuple):
 
     def in_folder(self, folder: Path) -> "ParallelText":
         """Return the text with its relative paths starting from a folder."""
-        moved = []
-        for corpus in self.corpora:
-            given = {name: getattr(corpus, name) for name in ("src", "tgt", "pairs")}
-            local = {name: path for name, path in given.items() if path and not is_remote(path)}
-            update = {name: folder / path for name, path in local.items()}
-            moved.append(corpus.model_copy(update=update))
-        return self._replace(corpora=tuple(moved))
+
+        def moved(corpus: Corpus) -> Corpus:
+            given = corpus.model_dump(include={"src", "tgt", "pairs"}, exclude_none=True)
+            local = {name: folder / path for name, path in given.items() if not is_remote(path)}
+            return corpus.model_copy(update=local)
+
+        return self._replace(corpora=tuple(map(moved, self.corpora)))
 
     def once(self) -> "ParallelText":
         """Return the text in one direction, which has all of its sentences."""

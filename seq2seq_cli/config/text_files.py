@@ -53,7 +53,8 @@ def _must_be_files(path: Path, info: ValidationInfo) -> Path:
         if is_folder:
             raise ValueError(f"the folder {path} has no files")
         if not exists:
-            raise ValueError(f"there is no file {path if is_remote(path) else path.absolute()}")
+            where = "" if is_remote(path) or path.is_absolute() else f" in {Path.cwd()}"
+            raise ValueError(f"there is no file {path}{where}")
         raise ValueError(f"{path} is a stream, which can be read only once: write it to a file")
     return path
 

@@ -319,6 +319,17 @@ class Translator:
     def has_features(self, line: TranslationInput) -> bool:
         return bool(self._text_and_features(line)[1].strip())
 
+    def feature_issues(self, lines: Sequence[TranslationInput]) -> Issues:
+        """Count the lines without features, or with unknown ones, if the model has features."""
+        if not self.tokenizers.src.features:
+            return Issues()
+        odd = [names for line in lines if (names := self.unknown_features(line))]
+        return Issues(
+            lines_without_features=sum(not self.has_features(line) for line in lines),
+            lines_with_unknown_features=len(odd),
+            unknown_features=distinct(itertools.chain(*odd)),
+        )
+
     def _unfamiliar(
         self,
         inputs: Sequence[TranslationInput],
@@ -333,17 +344,12 @@ class Translator:
         if (words := self._unseen_words) is not None:
             for _, of_line in lines:
                 unseen.append([word for segment in of_line for word in words.of(segment.ids)])
-        featured = [line for line, _ in lines] if self.tokenizers.src.features else []
-        odd = [self.unknown_features(line) for line in featured]
-        return Issues(
+        return self.feature_issues([line for line, _ in lines]) + Issues(
             at_length_limit=at_length_limit,
             all_lines=len(lines),
             unfamiliar=sum(map(bool, unseen)),
             unseen_words=distinct(itertools.chain(*unseen)),
             short=sum(length < fewest for length in lengths),
-            lines_with_unknown_features=sum(map(bool, odd)),
-            unknown_features=distinct(itertools.chain(*odd)),
-            lines_without_features=sum(not self.has_features(line) for line in featured),
             lines_without_tag=sum(self._lacks_tag(line) for line, _ in lines),
         )
 

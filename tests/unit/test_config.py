@@ -111,7 +111,7 @@ def test_config_paths_expand_home_and_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("STORE", "nosuch://text")
     with pytest.raises(UserError, match=r"nosuch://text/a "):
         load_config(tmp_path / "x.yaml", ["data.train.src=$STORE/a"], is_given_now=True)
-    with pytest.raises(UserError, match=r"there is no file .*/\$NOWHERE/a"):
+    with pytest.raises(UserError, match=r"there is no file \$NOWHERE/a"):
         load_config(tmp_path / "x.yaml", ["data.train.src=$NOWHERE/a"], is_given_now=True)
     of_a_run = load_config(tmp_path / "x.yaml")  # perhaps somebody else's, who knows no variables
     assert [str(path) for path in of_a_run.train_text.files] == ["~/a", "$HOME/b"]
@@ -412,8 +412,8 @@ def test_missing_text_files_are_config_errors(tmp_path):
     (tmp_path / "x.yaml").write_text(MINIMAL)
     with pytest.raises(UserError) as caught:
         load_config(tmp_path / "x.yaml", is_given_now=True)
-    assert f"line 1: data.train.src: there is no file {Path.cwd() / 'a.de'}" in str(caught.value)
-    assert f"line 1: data.train.tgt: there is no file {Path.cwd() / 'a.en'}" in str(caught.value)
+    assert f"line 1: data.train.src: there is no file a.de in {Path.cwd()}" in str(caught.value)
+    assert f"line 1: data.train.tgt: there is no file a.en in {Path.cwd()}" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "binary"])

@@ -3,6 +3,7 @@
 Memory grows by 20 bytes per line (hashes and length ratios), temporarily by about 100.
 """
 
+import codecs
 import itertools
 import unicodedata
 from collections import Counter
@@ -87,13 +88,13 @@ class LengthRatio:
     percentile_99: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class FileAudit:
     path: str
-    lines: int
-    byte_order_mark: bool
-    crlf: int  # lines that end in CRLF
-    invalid_utf8: int
+    lines: int = 0
+    byte_order_mark: bool = False
+    crlf: int = 0  # lines that end in CRLF
+    invalid_utf8: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,11 +155,9 @@ def audit_text(
             if rule in SHARED_RULES:
                 findings[rule].add(line, pair.src, pair.tgt)
     assert num_pairs, "the text was counted before"
-    file_audits = []
-    for part in (part for corpus in text.corpora for part in corpus.parts()):
-        file_audits += [_audit_file(*file) for file in dict(files_of_lines(part)).items()]
+    parts = [part for corpus in text.corpora for part in corpus.parts()]
     audit = TextAudit(
-        files=file_audits,
+        files=[_audit_file(*file) for part in parts for file in dict(files_of_lines(part)).items()],
         lines=num_lines,
         pairs=num_pairs,
         findings=findings,
@@ -182,17 +181,16 @@ def _ids_of(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[tuple[list[in
 
 
 def _audit_file(name: str, lines: Iterator[bytes]) -> FileAudit:
-    num_lines = crlf = invalid = 0
-    has_mark = False
+    audit = FileAudit(name)
     for raw in lines:
-        has_mark = has_mark or (num_lines == 0 and raw.startswith(b"\xef\xbb\xbf"))
-        num_lines += 1
-        crlf += raw.endswith(b"\r\n")
+        audit.byte_order_mark |= audit.lines == 0 and raw.startswith(codecs.BOM_UTF8)
+        audit.lines += 1
+        audit.crlf += raw.endswith(b"\r\n")
         try:
             raw.decode("utf-8")
         except UnicodeDecodeError:
-            invalid += 1
-    return FileAudit(name, num_lines, has_mark, crlf, invalid)
+            audit.invalid_utf8 += 1
+    return audit
 
 
 class _SideCounter:

@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 
 from seq2seq_cli import plugins
-from seq2seq_cli.commands.check.audit import audit_text
+from seq2seq_cli.commands.check.audit import TextAudit, audit_text
 from seq2seq_cli.commands.check.report import BatchShape, LongestBatches, Report, TimeEstimate
 from seq2seq_cli.commands.dry_run import dry_run, peak_memory_mb, timed_update
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import SUBWORDS
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
-from seq2seq_cli.text.leakage import Overlap
+from seq2seq_cli.text.leakage import LineHashes, Overlap
 from seq2seq_cli.tokenizers.vocabulary import audit_vocabulary
 from seq2seq_cli.training.logging.summary import summarize, summary_json
 from seq2seq_cli.training.plan import validation_interval
@@ -52,15 +52,14 @@ def _check(test: ParallelText | None, run: Run) -> Report | None:
         return None
     logger.info("auditing the text")
     data, tokenizers = run.config.data, run.data.tokenizers
-    train, train_hashes = audit_text(run.config.train_text, tokenizers, data)
-    texts, hashes = {"train": train}, {"train": train_hashes}
-    overlaps: dict[str, Overlap] = {}
-    others = dict(run.config.held_out)
+    texts, hashes = dict[str, TextAudit](), dict[str, LineHashes]()
+    overlap: dict[str, Overlap] = {}
+    given = run.config.texts
     if test is not None:
-        others["test"] = test.with_tag(run.config.decoding.tag)
-    for name, text in others.items():
-        texts[name], own = audit_text(text, tokenizers, data, like=train)
-        overlaps |= {f"{name} in {other}": own.found_in(hashes[other]) for other in hashes}
+        given["test"] = test.with_tag(run.config.decoding.tag)
+    for name, text in given.items():
+        texts[name], own = audit_text(text, tokenizers, data, like=texts.get("train"))
+        overlap |= {f"{name} in {other}": own.found_in(hashes[other]) for other in hashes}
         hashes[name] = own
     store, settings = run.data.train, run.config.tokenizer.with_symbols(run.config.train_text.tags)
     src, tgt = store.src.counts(len(tokenizers.src)), store.tgt.counts(len(tokenizers.tgt))
@@ -78,7 +77,7 @@ def _check(test: ParallelText | None, run: Run) -> Report | None:
         vocabularies=vocabularies,
         max_length=data.max_length,
         texts=texts,
-        overlap=overlaps,
+        overlap=overlap,
         longest_batches=longest_batches,
         time=pace,
         exports=plugins.load("export", "limits").exports(run.config, tokenizers),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from seq2seq_cli import plugins
 from seq2seq_cli.commands.init.split import split, split_files
@@ -33,6 +33,8 @@ from seq2seq_cli.text.scripts import CONTROL, REPLACEMENT, main_scripts, script_
 from seq2seq_cli.text.sentences import CLOSING, MARKS
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
+
+Task = Literal["spelling", "formulas", "sentences"]
 
 # The quickstart, for users without a clone: links to `configs/` and `data/`, and files in a wheel.
 _EXAMPLE = Path(__file__).parent / "example"
@@ -62,8 +64,7 @@ _MOST_ONCE = 0.001  # share of its words that occur once in the text
 _MOST_DISTINCT = 0.45  # share of a line's words that differ; about 0.9 in sentences
 
 # Passes over the text, by the examples in configs/; a string is learned in more of them.
-_EPOCHS_OF_SPELLING = 50
-_EPOCHS_OF_FORMULAS = 18
+_EPOCHS: dict[Task, int] = {"spelling": 50, "formulas": 18}
 _FORMULAS: Choices = {  # as configs/parsing.yaml
     "model.layers": Choice(2, "formulas follow their sources closely"),
     "model.dropout": Choice(0.1, "every word is frequent"),
@@ -191,6 +192,16 @@ class Text:
         """The suggested number of pairs to hold out for validation, and again for tests."""
         return min(_HELD_OUT, self.counts.pairs // _HELD_OUT_SHARE)
 
+    @property
+    def task(self) -> Task:
+        """What its targets are: words or symbols of words or symbols, formulas, or sentences."""
+        src, tgt = self.src, self.tgt
+        if tgt.is_symbols:
+            is_spelling = src.is_words(_FEW_WORDS)
+        else:
+            is_spelling = tgt.is_words(_FEW_WORDS) and (src.is_symbols or src.is_words())
+        return "spelling" if is_spelling else "formulas" if tgt.is_formal else "sentences"
+
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield the rows of the summary, each with a label."""
         dropped = f"{self.counts.empty:,} with an empty side, {self.counts.bad:,} unreadable"
@@ -298,13 +309,13 @@ def choose(
     if text.counts.bad:
         reason = f"{text.counts.bad:,} lines cannot be read"
         chosen["data.on_bad_line"] = Choice("skip", reason)
-    if _is_string_task(text) and (longest := _longest(text)) > _MAX_LENGTH:
+    if text.task != "sentences" and (longest := _longest(text)) > _MAX_LENGTH:
         chosen["data.max_length"] = Choice(longest, "the longest string, in tokens")
     chosen |= _tokenizer(text)
     chosen |= PRESETS[preset].choices
-    if _is_formal(text):
+    if text.task == "formulas":
         chosen |= _FORMULAS
-    if _is_spelling(text) and text.tgt.is_symbols:
+    if text.task == "spelling" and text.tgt.is_symbols:
         chosen["model.ngrams"] = Choice(
             6, "parts of words have embeddings, too; 1 if it is to be exported"
         )
@@ -317,16 +328,15 @@ def choose(
         lr = chosen["training.lr"].value
         reason = f"{lr:g} in the preset, for the smaller batch (Malladi et al. 2022)"
         chosen["training.lr"] = Choice(float(f"{lr * math.sqrt(fitting / wanted):.1e}"), reason)
-    if _is_string_task(text):
+    if text.task != "sentences":
         chosen = _in_epochs(chosen, text)
     return chosen | _validation(text)
 
 
 def _in_epochs(chosen: Choices, text: Text) -> dict[str, Choice]:
     """Return options of a run of strings, whose length follows the amount of text."""
-    epochs = _EPOCHS_OF_FORMULAS if _is_formal(text) else _EPOCHS_OF_SPELLING
     batches = max(1, _num_tokens(text) // chosen["training.tokens_per_batch"].value)
-    updates = max(batches, FEWEST_BATCHES) * epochs
+    updates = max(batches, FEWEST_BATCHES) * _EPOCHS[text.task]
     reason = f"about {updates:,} updates; more text takes more"
     length = {"training.max_epochs": Choice(math.ceil(updates / batches), reason)}
     return length | {name: x for name, x in chosen.items() if name != "training.max_steps"}
@@ -362,50 +372,29 @@ def less_dropout(chosen: Choices, share: float) -> dict[str, Choice]:
     return {"model.dropout": Choice(dropout / 2, reason)}
 
 
-def _is_spelling(text: Text) -> bool:
-    """Return True if words become words or symbols, or symbols words."""
-    src, tgt = text.src, text.tgt
-    if tgt.is_symbols:
-        return src.is_words(_FEW_WORDS)
-    return tgt.is_words(_FEW_WORDS) and (src.is_symbols or src.is_words())
-
-
-def _is_formal(text: Text) -> bool:
-    """Return True if lines become formulas."""
-    return text.tgt.is_formal and not _is_spelling(text)
-
-
-def _is_string_task(text: Text) -> bool:
-    return _is_spelling(text) or _is_formal(text)
-
-
 def _num_tokens(text: Text) -> int:
     """Estimate the number of tokens on the longer side, with the end of each line."""
-    if not _is_string_task(text):
+    if text.task == "sentences":
         return text.bytes_of_longer_side // _BYTES_OF_A_TOKEN
     src, tgt = (
-        side.words if _has_word_tokens(text, side) else 1 + side.characters  # ▁
-        for side in (text.src, text.tgt)
+        _in_tokens(text, side, side.words, side.characters) for side in (text.src, text.tgt)
     )
     return int(text.counts.pairs * (max(text.features + src, tgt) + 1))
 
 
 def _longest(text: Text) -> int:
     """Return the number of tokens of the longest string, with its end and features."""
-    src, tgt = (
-        side.longest[0] if _has_word_tokens(text, side) else 1 + side.longest[1]
-        for side in (text.src, text.tgt)
-    )
-    return max(math.ceil(text.features) + src, tgt) + 1
+    src, tgt = (_in_tokens(text, side, *side.longest) for side in (text.src, text.tgt))
+    return int(max(math.ceil(text.features) + src, tgt)) + 1
 
 
-def _has_word_tokens(text: Text, side: Side) -> bool:
-    """Return True if the words of a side are tokens, in a task of strings."""
-    return _is_formal(text) or side.is_symbols
+def _in_tokens(text: Text, side: Side, words: float, characters: float) -> float:
+    """Return which of two lengths a side has in tokens, in a task of strings."""
+    return words if text.task == "formulas" or side.is_symbols else 1 + characters  # ▁
 
 
 def _tokenizer(text: Text) -> dict[str, Choice]:
-    if _is_spelling(text):
+    if text.task == "spelling":
         kinds: dict[str, TokenizerKind] = {
             side: "word" if getattr(text, side).is_symbols else "char" for side in SIDES
         }
@@ -415,7 +404,7 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
             reason = "letters; symbols separated by spaces, such as phones"
             kind = Choice(kinds, reason)
             size = Choice("auto", "every character and every symbol")
-    elif _is_formal(text):
+    elif text.task == "formulas":
         src: TokenizerKind = "word" if text.src.is_closed else "bpe"
         reason = f"targets are formulas: {text.tgt.types:,} different words, all frequent"
         kind = Choice({"src": src, "tgt": "word"} if src == "bpe" else "word", reason)
@@ -427,30 +416,29 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
         reason = f"{pieces:,} pieces for {pairs}, plus bytes and characters"
         size = Choice("auto", reason)
     chosen = {"tokenizer.kind": kind, "tokenizer.vocab_size": size}
-    if _is_formal(text):
+    if text.task == "formulas":
         chosen["tokenizer.shared"] = Choice(False, "formulas have words of their own")
     elif text.src.scripts and text.tgt.scripts and not {*text.src.scripts} & {*text.tgt.scripts}:
         chosen["tokenizer.shared"] = Choice(False, "source and target have different scripts")
-    if text.src.not_nfkc and not _is_string_task(text):  # NFKC could make x² and x2 equal
+    if text.src.not_nfkc and text.task == "sentences":  # NFKC could make x² and x2 equal
         reason = f"{text.src.not_nfkc:.2%} of the source lines have ligatures, full-width letters …"
         chosen["tokenizer.normalization"] = Choice({"src": "nfkc", "tgt": "identity"}, reason)
-    if _is_spelling(text) and "Hangul" in {*text.src.scripts} - {*text.tgt.scripts}:
+    if text.task == "spelling" and "Hangul" in {*text.src.scripts} - {*text.tgt.scripts}:
         reason = "decomposes Korean syllables into letters"
         chosen["tokenizer.normalization"] = Choice({"src": "nfd", "tgt": "identity"}, reason)
     return chosen
 
 
 def _validation(text: Text) -> dict[str, Choice]:
-    if _is_spelling(text):
-        metric = {"validation.metric": Choice("exact_match", "a word is right or wrong")}
-        rate, of = (
-            ("symbol_error_rate", "symbols") if text.tgt.is_symbols else ("cer", "characters")
-        )
-        return metric | {"validation.metrics": Choice([rate], f"error rate of {of}")}
-    if _is_formal(text):
+    if text.task != "sentences":
+        target, rate, unit = "word", "cer", "characters"
+        if text.tgt.is_symbols:
+            rate, unit = "symbol_error_rate", "symbols"
+        if text.task == "formulas":
+            target, rate, unit = "formula", "symbol_error_rate", "words"
         return {
-            "validation.metric": Choice("exact_match", "a formula is right or wrong"),
-            "validation.metrics": Choice(["symbol_error_rate"], "error rate of words"),
+            "validation.metric": Choice("exact_match", f"a {target} is right or wrong"),
+            "validation.metrics": Choice([rate], f"error rate of {unit}"),
         }
     script = text.tgt.unspaced_script
     if script and (text.tgt.is_run_together or text.tgt.words <= _MOST_WORDS):
@@ -490,9 +478,5 @@ def _as_given(text: ParallelText) -> dict[str, Any]:
 
 def example_files(folder: Path) -> dict[Path, bytes]:
     """Return the files that `init --example` writes to a folder, with their content."""
-    sources = (
-        path
-        for name in ("configs", "data/quickstart")
-        for path in sorted((_EXAMPLE / name).iterdir())
-    )
-    return {folder / path.relative_to(_EXAMPLE): path.read_bytes() for path in sources}
+    sources = [*(_EXAMPLE / "configs").iterdir(), *(_EXAMPLE / "data/quickstart").iterdir()]
+    return {folder / path.relative_to(_EXAMPLE): path.read_bytes() for path in sorted(sources)}
