@@ -2,6 +2,7 @@
 
 import bz2
 import errno
+import functools
 import gzip
 import io
 import lzma
@@ -28,7 +29,7 @@ _BUFFER = 1 << 18
 class Compression(NamedTuple):
     name: str
     magic: bytes  # the first bytes of every such file
-    open: Callable[[BinaryIO], Any]
+    chunks: Callable[[BinaryIO], Iterator[bytes]]  # of the text in such a file
 
 
 def _unpacked(
@@ -82,38 +83,43 @@ class _Reader(io.RawIOBase):
         return count
 
 
-def _buffered(chunks: Iterator[bytes]) -> BinaryIO:
-    return io.BufferedReader(_Reader(chunks), _BUFFER)
+def _from_gzip(file: BinaryIO) -> Iterator[bytes]:
+    return iter(functools.partial(gzip.open(file).read, _BUFFER), b"")
 
 
-def _open_bz2(file: BinaryIO) -> BinaryIO:
-    return _buffered(_unpacked(file, bz2.BZ2Decompressor, OSError, [_BUFFER], b"\0"))
+def _from_bz2(file: BinaryIO) -> Iterator[bytes]:
+    return _unpacked(file, bz2.BZ2Decompressor, OSError, [_BUFFER], b"\0")
 
 
-def _open_xz(file: BinaryIO) -> BinaryIO:
-    return _buffered(_unpacked(file, lzma.LZMADecompressor, lzma.LZMAError, [_BUFFER], b"\0"))
+def _from_xz(file: BinaryIO) -> Iterator[bytes]:
+    return _unpacked(file, lzma.LZMADecompressor, lzma.LZMAError, [_BUFFER], b"\0")
 
 
-def _open_zstd(file: BinaryIO) -> BinaryIO:
+def _from_zstd(file: BinaryIO) -> Iterator[bytes]:
     import zstandard
 
-    start = zstandard.ZstdDecompressor().decompressobj
-    return _buffered(_unpacked(file, start, zstandard.ZstdError))
+    return _unpacked(file, zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError)
 
 
 BY_SUFFIX: dict[str, Compression] = {
-    ".gz": Compression("gzip", b"\x1f\x8b", gzip.open),
-    ".bz2": Compression("bzip2", b"BZh", _open_bz2),
-    ".xz": Compression("xz", b"\xfd7zXZ\x00", _open_xz),
-    ".zst": Compression("zstd", b"\x28\xb5\x2f\xfd", _open_zstd),
+    ".gz": Compression("gzip", b"\x1f\x8b", _from_gzip),
+    ".bz2": Compression("bzip2", b"BZh", _from_bz2),
+    ".xz": Compression("xz", b"\xfd7zXZ\x00", _from_xz),
+    ".zst": Compression("zstd", b"\x28\xb5\x2f\xfd", _from_zstd),
 }
+
+
+def unpacked(path: Path, file: BinaryIO, compression: Compression) -> BinaryIO:
+    """Return the text in an open file; reading a compression bomb raises UserError."""
+    chunks = limited(str(path), compression.chunks(file), path.stat().st_size)
+    return io.BufferedReader(_Reader(chunks), _BUFFER)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a text file in binary mode, unpacked, while the block runs.
 
-    Raises UserError if it cannot be opened, and if the block reads a damaged part.
+    Raises UserError if it cannot be opened, and if the block reads a damaged part or a bomb.
     """
     compression = BY_SUFFIX.get(path.suffix)
     try:
@@ -123,8 +129,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
                 return
             if not packed.peek(1):  # gzip would read an empty file as empty text
                 raise EOFError
-            with cast(BinaryIO, compression.open(packed)) as file:
-                yield file
+            yield unpacked(path, packed, compression)
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
     except IsADirectoryError:
@@ -149,25 +154,15 @@ def opened_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with naming(path), _opened_as_it_is(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
-    except (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError):
-        raise UserError(f"{path} is not a complete zip file") from None
-    except OSError as error:
-        if error.errno != errno.EINVAL:
+    except (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # it lacks its beginning
             raise
-        raise UserError(f"{path} is not a complete zip file") from None  # it lacks its beginning
+        raise UserError(f"{path} is not a complete zip file") from None
     except (NotImplementedError, RuntimeError) as error:  # that is how zipfile says it
         raise UserError(f"{path} cannot be unpacked: {error}") from None
 
 
-def limited(path: Path, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Pass on what was read from a file; raises UserError for a compression bomb."""
-    if path.suffix not in BY_SUFFIX:
-        yield from chunks
-        return
-    yield from limited_to(str(path), chunks, path.stat().st_size)
-
-
-def limited_to(name: str, chunks: Iterable[bytes], packed_bytes: int) -> Iterator[bytes]:
+def limited(name: str, chunks: Iterable[bytes], packed_bytes: int) -> Iterator[bytes]:
     """Pass on chunks unpacked from `packed_bytes`; UserError if a few bytes become gigabytes."""
     allowed = _FREE_TO_UNPACK + _MAX_COMPRESSION * packed_bytes
     for chunk in chunks:

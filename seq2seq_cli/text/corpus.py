@@ -15,7 +15,7 @@ from seq2seq_cli.config.types import Direction, OnBadLine
 from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import naming
-from seq2seq_cli.text.compression import limited, limited_to, opened, opened_zip
+from seq2seq_cli.text.compression import limited, opened, opened_zip
 from seq2seq_cli.text.features import TAB, feature_symbols
 from seq2seq_cli.text.io import (
     MOST_BYTES,
@@ -223,7 +223,7 @@ def files_of_lines(corpus: Corpus) -> list[tuple[str, Iterator[bytes]]]:
     def lines(member: str) -> Iterator[bytes]:
         with opened_zip(path) as archive, archive.open(member) as file:
             size = archive.getinfo(member).compress_size
-            yield from limited_to(f"{path}:{member}", bounded_lines(cast(BinaryIO, file)), size)
+            yield from limited(f"{path}:{member}", bounded_lines(cast(BinaryIO, file)), size)
 
     return [(f"{path}:{found[0]}{end}", lines(found[0] + end)) for end in ends]
 
@@ -257,9 +257,9 @@ def _read_tsv(corpus: Corpus) -> Iterator[Pair | BadLineError]:
         columns = line.split("\t")
         if not (corpus.fields or corpus.features) and len(columns) != 2:
             more = _NAME_THEM if len(columns) > 2 else ""
-            raise BadLineError(f"needs 2 columns (source, tab, target), has {len(columns)}{more}")
+            raise ValueError(f"needs 2 columns (source, tab, target), has {len(columns)}{more}")
         if max(places) >= len(columns):
-            raise BadLineError(f"needs column {max(places) + 1}, has {len(columns)}")
+            raise ValueError(f"needs column {max(places) + 1}, has {len(columns)}")
         src, tgt, *features = (columns[place] for place in places)
         return Pair(src, tgt, None, *features)
 
@@ -273,7 +273,7 @@ def _read_json(corpus: Corpus) -> Iterator[Pair | BadLineError]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
-            raise BadLineError("not valid JSON") from None
+            raise ValueError("not valid JSON") from None
         values = []
         for path in paths:
             value = record
@@ -282,7 +282,7 @@ def _read_json(corpus: Corpus) -> Iterator[Pair | BadLineError]:
             if isinstance(value, list) and path is paths[-1] and corpus.features:
                 value = ";".join(map(str, value))
             if not isinstance(value, str):
-                raise BadLineError(f"needs text under the keys {' and '.join(corpus.all_fields)}")
+                raise ValueError(f"needs text under the keys {' and '.join(corpus.all_fields)}")
             # A JSON string can contain line feeds and lone surrogates; a line of text cannot.
             values.append(value.encode("utf-8", "replace").decode().replace("\n", " "))
         src, tgt, *features = values
@@ -295,7 +295,7 @@ def _read_tmx(corpus: Corpus) -> Iterator[Pair | BadLineError]:
     path = corpus.pairs
     assert path is not None
     with opened(path) as file:
-        chunks = limited(path, iter(lambda: file.read(1 << 16), b""))
+        chunks = iter(lambda: file.read(1 << 16), b"")
         for number, unit in enumerate(read_units(chunks, str(path)), 1):
             place = f"{path}, line {unit.line:,}, unit {number:,}"
             sides = [unit.text_in(language) for language in corpus.field_names]
@@ -322,20 +322,15 @@ _READERS: dict[str | None, Callable[[Corpus], Iterator[Pair | BadLineError]]] = 
 
 
 def _parsed_lines(corpus: Corpus, split: Callable[[str], Pair]) -> Iterator[Pair | BadLineError]:
-    """Read the lines of a file of pairs; `split` raises BadLineError without file and line."""
+    """Read the lines of a file of pairs; `split` raises ValueError, without file and line."""
     (path,) = corpus.paths
     for number, raw in enumerate(raw_lines(path), 1):
         try:
-            line = _decode(str(path), number, raw)
+            yield split(_decode(str(path), number, raw))
         except BadLineError as error:
             yield error
-            continue
-        try:
-            pair = split(line)
-        except BadLineError as error:
+        except ValueError as error:
             yield BadLineError(f"{path}, line {number:,}: {error}")
-        else:
-            yield pair
 
 
 def _decode(name: str, number: int, raw: bytes) -> str:

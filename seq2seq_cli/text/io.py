@@ -17,7 +17,7 @@ from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import check_empty, lock, naming
 from seq2seq_cli.paths import remote_errors
-from seq2seq_cli.text.compression import limited, opened
+from seq2seq_cli.text.compression import opened
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 def lines_with_ends(path: Path) -> Iterator[bytes]:
     """Yield lines as `raw_lines` does, with line ends and byte order mark."""
     with opened(path) as file:
-        yield from limited(path, bounded_lines(file))
+        yield from bounded_lines(file)
 
 
 def lines_to_translate(path: Path | None) -> Iterator[str]:

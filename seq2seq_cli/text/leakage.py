@@ -30,21 +30,20 @@ def count_corpus(
     unequal length, no pairs.
     """
     counts = [CorpusCounts() for _ in (train, *held_out)]
-    hashes, leaked = [LineHashes() for _ in held_out], LineHashes()
-    for text, own, count in zip(held_out, hashes, counts[1:], strict=True):
-        for pair in count_pairs(text.once(), on_bad_line, count):
-            own.add(pair)
-    wanted = {source for own in hashes for source in own.sources}
+    sources = [
+        array("q", map(source_hash, count_pairs(text.once(), on_bad_line, count)))
+        for text, count in zip(held_out, counts[1:], strict=True)
+    ]
+    wanted, leaked = set().union(*sources), set()
     for pair in count_pairs(train.once(), on_bad_line, counts[0]):
-        if wanted and source_hash(pair) in wanted:
-            leaked.add(pair)
+        if wanted and (source := source_hash(pair)) in wanted:
+            leaked.add(source)
     for text, count in zip((train, *held_out), counts, strict=True):
-        times = text.num_directions
-        count.lines, count.bad, count.empty = (
-            times * each for each in (count.lines, count.bad, count.empty)
-        )
-    for own, count in zip(hashes, counts[1:], strict=True):
-        count.overlap = own.found_in(leaked).sources.count
+        count.lines *= text.num_directions
+        count.bad *= text.num_directions
+        count.empty *= text.num_directions
+    for own, count in zip(sources, counts[1:], strict=True):
+        count.overlap = sum(source in leaked for source in own)
     return counts
 
 
@@ -93,11 +92,12 @@ class LineHashes:
 
 def _repeats(own: "array[int]", other: "array[int] | None" = None) -> Repeats:
     """Return the lines whose hashes occur in another text or, without one, earlier in the same."""
-    hashes, others = (np.asarray(each, np.int64) for each in (own, own if other is None else other))
+    hashes = others = np.asarray(own, np.int64)
     if other is None:
         is_repeat = np.ones(len(hashes), np.bool_)
         is_repeat[np.unique(hashes, return_index=True)[1]] = False  # first occurrences
     else:
+        others = np.asarray(other, np.int64)
         is_repeat = np.isin(hashes, others)
     lines = np.flatnonzero(is_repeat & (hashes != _NO_PAIR))
     examples = [

@@ -3,7 +3,6 @@
 A stream can be read only once, and scoring reads its text several times.
 """
 
-import contextlib
 import json
 import logging
 import os
@@ -11,7 +10,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from seq2seq_cli.config.text import PAIRS_FORMATS, without_compression
@@ -19,7 +18,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import naming
 from seq2seq_cli.paths import remote_errors
 from seq2seq_cli.processes import ending_at_sigterm
-from seq2seq_cli.text.compression import BY_SUFFIX
+from seq2seq_cli.text.compression import BY_SUFFIX, unpacked
 from seq2seq_cli.text.io import STANDARD_STREAM, bounded_lines, standard_input
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ _STDIN = (STANDARD_STREAM, Path("/dev/stdin"))
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/")  # paths that may be regular files or streams
 
 
-@contextlib.contextmanager
+@contextmanager
 def as_files(
     texts: Sequence[Path | None], pairs: Path | None = None
 ) -> Iterator[tuple[list[Path | None], Path | None]]:
@@ -88,12 +87,14 @@ def _suffix(copy: Path, *, is_pairs: bool) -> str:
         if not is_pairs or copy.suffix in PAIRS_FORMATS:
             return compression
         file.seek(0)
-        text = BY_SUFFIX[compression].open(file) if compression else file
-        try:
+        text = unpacked(copy, file, BY_SUFFIX[compression]) if compression else file
+        suffix = ".tsv"
+        # A damaged file and a bomb: reading it will say so. ValueError: it is not JSON.
+        with suppress(EOFError, OSError, UserError, zlib.error, ValueError, RecursionError):
             first = next(filter(None, (line.strip(_BLANK) for line in bounded_lines(text))), b"")
-            is_json = first.startswith(b"{") and isinstance(json.loads(first), dict)
-        except (EOFError, OSError, zlib.error):  # damaged: reading it will say so
-            first, is_json = b"", False
-        except (ValueError, RecursionError):
-            is_json = False
-    return (".tmx" if first.startswith(b"<") else ".jsonl" if is_json else ".tsv") + compression
+            if first.startswith(b"<"):
+                suffix = ".tmx"
+            elif first.startswith(b"{"):
+                json.loads(first)
+                suffix = ".jsonl"
+    return suffix + compression

@@ -1,5 +1,6 @@
 """Reads translation memories (TMX 1.4), unit by unit: memory does not grow with the file."""
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from html.entities import html5
@@ -39,9 +40,8 @@ def read_units(chunks: Iterable[bytes], name: str) -> Iterator[Unit]:
     HTML, as `&nbsp;` has, or stay as they are written.
     """
     reader = _Reader(name)
-    for chunk in chunks:
+    for chunk in itertools.chain(filter(None, chunks), [b""]):
         yield from reader.feed(chunk)
-    yield from reader.feed(b"", is_last=True)
 
 
 class _Reader:
@@ -65,10 +65,10 @@ class _Reader:
         self._text: list[str] | None = None  # None outside of a segment
         self._depth = 0  # of elements that hold codes
 
-    def feed(self, chunk: bytes, *, is_last: bool = False) -> list[Unit]:
-        """Parse the next bytes; return the units that end in them."""
+    def feed(self, chunk: bytes) -> list[Unit]:
+        """Parse the next bytes, none at the end; return the units that end in them."""
         try:
-            self._parser.Parse(chunk, is_last)
+            self._parser.Parse(chunk, not chunk)
         except expat.ExpatError as error:
             problem = expat.ErrorString(error.code)
             raise UserError(f"{self._name}, line {error.lineno:,}: not XML: {problem}") from None

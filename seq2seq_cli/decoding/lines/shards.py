@@ -23,7 +23,7 @@ from seq2seq_cli.data.cache import changed_meanwhile
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync, lock, read_json, replacing, write_json
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.compression import BY_SUFFIX, limited, opened
+from seq2seq_cli.text.compression import BY_SUFFIX, opened
 from seq2seq_cli.text.corpus import hash_of_files
 from seq2seq_cli.text.io import (
     STANDARD_STREAM,
@@ -79,8 +79,7 @@ class SourceText:
         sha256, num_bytes = hash_of_files([path]), path.stat().st_size
         if path.suffix in BY_SUFFIX:
             with opened(path) as file:
-                blocks = limited(path, iter(lambda: file.read(_BLOCK), b""))
-                num_bytes = sum(map(len, blocks))
+                num_bytes = sum(map(len, iter(lambda: file.read(_BLOCK), b"")))
         return cls(_as_text(path.name), sha256, num_bytes)
 
 
@@ -228,7 +227,7 @@ def lines_of_shard(path: Path, shard: Shard, num_bytes: int) -> tuple[Place, Ite
     def lines() -> Iterator[bytes]:
         with opened(path) as file:
             skip_bytes(file, path, position)
-            raw = limited(path, bounded_lines(file, max(0, end - position)))
+            raw = bounded_lines(file, max(0, end - position))
             yield from strip_line_ends(raw, first_number)
 
     return Place(first_number, 1 / shard.num_shards), lines()

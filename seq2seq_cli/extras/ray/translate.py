@@ -28,7 +28,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import locked, write_atomic
 from seq2seq_cli.machine import TORCH_DEFAULTS
 from seq2seq_cli.paths import files_of, text_path
-from seq2seq_cli.text.compression import limited, opened
+from seq2seq_cli.text.compression import opened
 from seq2seq_cli.text.io import (
     MOST_BYTES,
     bounded_lines,
@@ -156,7 +156,7 @@ def _cut(task: ShardTask, num_bytes: int) -> Text:
 def _pieces(path: Path, num_bytes: int) -> Iterator[Piece]:
     number, start = 0, 0
     with opened(path) as file:
-        for block in limited(path, iter(lambda: file.read(num_bytes), b"")):
+        for block in iter(lambda: file.read(num_bytes), b""):
             data = block + file.readline(MOST_BYTES + 8)
             if not data.endswith(b"\n") and file.peek(1):  # type: ignore[attr-defined]
                 raise UserError(f"{path}: a line is longer than {MOST_BYTES:,} bytes")
