@@ -17,10 +17,9 @@ _NO_THREADS = {"can't start new thread", os.strerror(errno.EAGAIN)}  # of Python
 
 
 class UserError(Exception):
-    """An error that the user can fix: one clear message, exit status 2, no traceback.
+    """An error that the user can fix: exit status 2, and no traceback, which a bug keeps.
 
-    The message says what is wrong, where (file, line, option), and what to do about it. Any other
-    exception is a bug and keeps its traceback.
+    The message says what is wrong, where (file, line, option), and what to do about it.
     """
 
 
@@ -29,10 +28,7 @@ class ReplacedFileError(UserError):
 
 
 class DamagedFileError(UserError):
-    """A file is not as written: its hash or format is wrong, or it is missing.
-
-    A file that temporarily cannot be read, as on a network file system, raises OSError.
-    """
+    """A file is missing, or not as written. If it temporarily cannot be read, it is an OSError."""
 
 
 class Interrupted(Exception):
@@ -101,27 +97,22 @@ def shortages_reported() -> Iterator[None]:
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command of pip that installs this program with an extra.
-
-    pip records the folder or file that it installed from (PEP 610, `direct_url.json`), if it was
-    not an index.
-    """
+    """Return pip's command for an extra of this program, from the source that pip recorded."""
     import importlib.metadata
 
-    distribution = installed_as()
-    uninstall, variable = "", ""
-    if distribution == RUNTIME:
-        variable = f"SEQ2SEQ_DISTRIBUTION={RUNTIME} "  # for setup.py
-        if extra not in (importlib.metadata.metadata(RUNTIME).get_all("Provides-Extra") or ()):
-            uninstall, variable = f"pip uninstall {RUNTIME}, then ", ""
-    found = importlib.metadata.distributions(name=distribution)
+    name, uninstall = installed_as(), ""
+    found = importlib.metadata.distributions(name=name)
     record = next(filter(None, (each.read_text("direct_url.json") for each in found)), "{}")
+    if name == RUNTIME and extra not in importlib.metadata.metadata(name).get_all(
+        "Provides-Extra", ()
+    ):
+        name, uninstall = "seq2seq-cli", f"pip uninstall {RUNTIME}, then "
     source = json.loads(record)
     url = urllib.parse.urlsplit(source.get("url", ""))
     path = Path(urllib.parse.unquote(url.path))
     if url.scheme != "file" or not path.exists():
-        name = "seq2seq-cli" if uninstall else distribution
         return f"{uninstall}pip install {shlex.quote(f'{name}[{extra}]')}"
+    variable = f"SEQ2SEQ_DISTRIBUTION={RUNTIME} " * (name == RUNTIME)  # for setup.py
     folder = "." if path.samefile(Path()) else path
     is_editable = bool(source.get("dir_info", {}).get("editable"))  # and stays so
     what = "--editable " * is_editable + shlex.quote(f"{folder}[{extra}]")

@@ -53,15 +53,9 @@ class HeldOut:
 
 
 def read_held_out(
-    text: ParallelText,
-    tokenizers: Tokenizers,
-    data: DataConfig,
-    counts: CorpusCounts | None = None,
+    text: ParallelText, tokenizers: Tokenizers, data: DataConfig, counts: CorpusCounts | None = None
 ) -> HeldOut:
-    """Read the pairs of a text and their ids; warn of pairs that are too long for the loss.
-
-    Raises UserError if a file cannot be read, or if no pair is short enough.
-    """
+    """Read a text, and warn of pairs too long for the loss; UserError if none is short enough."""
     numbered = list(readable_pairs(text, data.on_bad_line))
     pairs = [pair for _, pair in numbered]
     store = open_store(text, tokenizers, data.on_bad_line)
@@ -112,8 +106,7 @@ class Scores:
 
     def metrics(self) -> dict[Metric, float]:
         """Return every score by its name in `validation.metric` and in the logs."""
-        names = ("loss", "perplexity", "accuracy")
-        metrics = {name: getattr(self, name) for name in names}
+        metrics = {"loss": self.loss, "perplexity": self.perplexity, "accuracy": self.accuracy}
         return metrics | {name: score.value for name, score in self.text.items()}
 
     def table(self) -> str:
@@ -167,11 +160,7 @@ class Scores:
 def evaluate_corpus(
     translator: Translator, text: ParallelText, *, decode: bool, scoring: Scoring
 ) -> Scores:
-    """Score a trained run on a text.
-
-    A warning says how many lines and translations were cut. Raises UserError if no pair of the text
-    can be scored, or if the model computes NaN or infinity.
-    """
+    """Score a run on a text; UserError if no pair can be scored, or if the loss is not finite."""
     config = translator.config
     text = text.with_tag(config.decoding.tag)
     held_out = read_held_out(text, translator.tokenizers, config.data)
@@ -186,8 +175,7 @@ def evaluate_corpus(
 def located(text: ParallelText, run_dir: Path) -> ParallelText | None:
     """Return a run's text where it is: from this folder, or from one that the run's folder is in.
 
-    Its relative paths start where the run was trained. None if a file is in neither. Raises
-    UserError if a file has no counterpart, wherever the text is.
+    None if a file is in neither. Raises UserError if a file has no counterpart, wherever it is.
     """
     mistakes: list[UserError] = []
     for folder in (Path(), *run_dir.resolve().parents):

@@ -60,10 +60,7 @@ def check_empty(output: Path) -> None:
 
 
 def require_new_folder(path: Path) -> None:
-    """Raise UserError unless `path` is missing, or an empty folder that is not the current one.
-
-    The current folder would be replaced under the shell that is in it.
-    """
+    """Raise UserError unless `path` is missing, or an empty folder that is not the current one."""
     if not path.exists():
         return
     if not path.is_dir() or any(path.iterdir()):
@@ -74,11 +71,7 @@ def require_new_folder(path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill; it becomes `path`, missing or empty, if the block raises nothing.
-
-    Errors of the system name `path`, or the file in it. Raises UserError if `path` has been filled
-    in the meantime.
-    """
+    """Yield a folder to fill, which becomes `path`; UserError if that has been filled meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with ending_at_sigterm(), own_part(path) as part:
@@ -94,10 +87,9 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def own_part(path: Path, make: Callable[[Path], None] = Path.mkdir) -> Iterator[Path]:
-    """Yield a new folder next to `path`, which no other process writes; it is removed in the end.
+    """Yield a new folder, or file with `make=Path.touch`, next to `path`; it is removed in the end.
 
-    With `make=Path.touch` it is a file. What killed processes have left, which no process locks, is
-    removed first. Errors of the system name `path`, or the file in it.
+    What killed processes have left, which none locks, is removed first. Errors name `path`.
     """
     name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}\.part")
     for left in [each for each in path.parent.iterdir() if name.fullmatch(each.name)]:
@@ -122,6 +114,14 @@ def own_part(path: Path, make: Callable[[Path], None] = Path.mkdir) -> Iterator[
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
+def is_at(path: Path, descriptor: int) -> bool:
+    """Return True if the path still names the open file; False if it was removed or replaced."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def remove(path: Path) -> None:
     """Remove a file or a folder, if there is one and the system lets us."""
     with suppress(OSError):
@@ -131,10 +131,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def _held(path: Path, *, waits: bool = False) -> Iterator[bool]:
-    """Lock a file or a folder while the block runs; yield False if that is not possible.
-
-    `waits`: until another process that has the lock gives it back.
-    """
+    """Lock a file or a folder while the block runs, as `lock`; False if that is not possible."""
     if fcntl is None:  # Windows opens no folder
         yield False
         return
@@ -149,10 +146,9 @@ def _held(path: Path, *, waits: bool = False) -> Iterator[bool]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise DamagedFileError if the file that the block reads is gone.
+    """Raise DamagedFileError if the file that the block reads is gone, from its folder too.
 
-    Other errors stay OSError, with the name of the file: a file that a network file system reports
-    as missing, although its folder lists it, is not gone.
+    Other errors stay OSError, with its name, as when a network file system cannot find the file.
     """
     try:
         with naming(path):
@@ -204,9 +200,9 @@ def lock(descriptor: int, *, shared: bool = False, waits: bool = False) -> bool:
     try:
         fcntl.flock(descriptor, kind if waits else kind | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-        return False
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            return False
+        raise
     return True
 
 

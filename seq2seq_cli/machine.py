@@ -137,11 +137,10 @@ def allow_many_open_files() -> None:
 
 
 def retain_freed_pages() -> bool:
-    """Serve large tensors from the heap and never trim it; return False without glibc.
+    """Serve large tensors from the heap and never trim it again; return False without glibc.
 
-    By default, glibc maps every large block and unmaps it on release, so that each step waits for
-    the kernel to clear its pages again. This costs some resident memory and changes no result.
-    Memory that was freed before the call is returned to the system.
+    By default, glibc unmaps every large block, so that each step waits for the kernel to clear its
+    pages again. This costs some resident memory and changes no result.
     """
     try:
         library = ctypes.CDLL(None)

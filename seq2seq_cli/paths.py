@@ -18,10 +18,7 @@ _URL = re.compile(
 
 
 def expanded(path: str | Path) -> Path:
-    """Expand `~` and variables such as `$HOME`, as a shell does.
-
-    Unset variables and home folders of unknown users stay unchanged.
-    """
+    """Expand `~` and variables such as `$HOME`, as a shell does; unknown ones stay unchanged."""
     path = Path(os.path.expandvars(path))
     with suppress(RuntimeError):
         path = path.expanduser()
@@ -49,10 +46,7 @@ def text_path(given: str | Path) -> Path:
 
 
 def remote_path(given: str) -> Path | None:
-    """Return the path that a URL of fsspec stands for; None if it is not a URL.
-
-    Raises UserError if a package that the URL needs is not installed.
-    """
+    """Return the path of a URL of fsspec; None for others, UserError if a package is missing."""
     url = _URL.fullmatch(given)
     if url is None:
         return None
@@ -89,10 +83,9 @@ def remote_errors(path: object) -> Iterator[None]:
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return the files that a path stands for: itself, the files of a folder, or of a pattern.
 
-    Patterns such as `text/*.de.gz` and `text/**/*.tsv` are `glob` patterns. Hidden files and the
-    files of hidden folders are left out, unless a part of the pattern begins with their dot. Files
-    are sorted by their varying parts, so that `*.de` and `*.en` correspond. A folder or pattern
-    without files is returned itself.
+    Patterns such as `text/*.de.gz` and `text/**/*.tsv` are `glob` patterns. Hidden files and
+    folders are left out, unless a part of the pattern begins with their dot. Files are sorted by
+    their varying parts, so that `*.de` and `*.en` correspond. Without files it is the path.
     """
     folder, pattern = _split(path)
     if not pattern or (path != folder and path.is_file()):
@@ -109,11 +102,10 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 
 def files_by_varying_part(path: Path) -> dict[str, Path]:
-    """Return the files that a path stands for by what distinguishes them from one another.
+    """Return the files that a path stands for by what lies between their constant parts.
 
-    It is what lies between the constant beginning and end: `a` of `text/a.de` in `text/*.de`.
-    Without `**`, folders in between that have no wildcard are left out: `x/a` of `x/de/a.txt` in
-    `*/de/*.txt`.
+    It is `a` of `text/a.de` in `text/*.de`. Without `**`, folders in between that have no wildcard
+    are left out: `x/a` of `x/de/a.txt` in `*/de/*.txt`.
     """
     folder, pattern = _split(path)
     return {_varying(folder, pattern, file) if pattern else "": file for file in files_of(path)}

@@ -2,10 +2,8 @@
 
 The core never imports them. It finds them here by name: `seq2seq --help` lists all of their
 commands, and a command whose packages are not installed answers with the `pip install` line. The
-extra `remote` has no folder: its lines are few and in `paths.py`, as any path of text may be a URL.
-`elastic`, `shard` and `subwords` have no commands: training loads them if `torchrun` or an option
-asks for it. Imported models need `convert`: their tokenizer, and what fine-tuning keeps. Tables of
-the config name implementations, which are found here too.
+extra `remote` has no folder, only lines in `paths.py`, as any path of text may be a URL. Training
+loads `elastic`, `shard` and `subwords`, which have no commands. Imported models need `convert`.
 """
 
 import importlib

@@ -36,15 +36,12 @@ class ProcessDiedError(UserError):
 def process_context(*imports: str, **environment: str) -> BaseContext:
     """Return the context in which to start several processes that make the same imports.
 
-    They also get the variables of `environment`, unless this process has one of the same name.
-
     On Linux it is `forkserver`: they are forks of a server, which has made the imports and nothing
     else, and whose memory they share. Ctrl-C and SIGTERM are blocked in them until they call
-    `unblock_signals`. Python has one such server for all callers: the first call decides about the
-    imports and the environment, in which PYTHONPATH is `sys.path`. Elsewhere it is `spawn`.
+    `unblock_signals`. The first call decides about the imports and the environment of the server:
+    PYTHONPATH is `sys.path`, and `environment` has defaults. Elsewhere it is `spawn`.
     """
     with _environment(environment):
-        _start_resource_tracker()
         if sys.platform != "linux":
             return multiprocessing.get_context("spawn")
         context = multiprocessing.get_context("forkserver")
@@ -71,14 +68,13 @@ def _short_temporary_folder() -> Iterator[None]:
 
 
 def call_in_new_process(work: Callable[[], Result], *imports: str) -> Result:
-    """Call `work` in a new process, which Ctrl-C interrupts, and return what it returns.
+    """Call `work` in a new process, which Ctrl-C interrupts and which ends with this one.
 
-    It is a new interpreter, or one of a `process_context` with these imports, for several calls.
-    The process ends with this one. Raises what `work` raised, or ProcessDiedError.
+    It is a new interpreter or, for several calls, one of a `process_context` with these imports.
+    Returns and raises what `work` does, or raises ProcessDiedError.
     """
     context = process_context(*imports) if imports else multiprocessing.get_context("spawn")
     with _environment():
-        _start_resource_tracker()
         pool = _pool(1, context)
         with held_signals(signal.SIGINT, signal.SIGTERM):
             future = pool.submit(_call, work)
@@ -92,10 +88,7 @@ def call_in_new_process(work: Callable[[], Result], *imports: str) -> Result:
 
 
 def call_in_process(context: BaseContext, work: Callable[[], Result]) -> Result:
-    """Call `work` in a new process of a `process_context`, in which signals are blocked.
-
-    Raises what it raised, or ProcessDiedError.
-    """
+    """Call `work` in a process of a `process_context`, in which signals are blocked."""
     with _pool(1, context) as pool, _death_reported():
         with held_signals(signal.SIGINT, signal.SIGTERM):
             future = pool.submit(work)
@@ -115,7 +108,7 @@ def _pool(num_processes: int, context: BaseContext, *on_start: Any) -> ProcessPo
 
 
 def _call(work: Callable[[], Result]) -> Result:
-    threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
+    end_with_parent(1)
     unblock_signals()
     return work()
 
@@ -127,11 +120,9 @@ def ordered_pool(
     """Yield a function like `map` of `make(*arguments)`, which each of several processes makes.
 
     The processes, which have imported the module of `make`, end with the block. Some items are
-    taken ahead of the results; None in place of an item only asks for what is finished. The
-    function raises ProcessDiedError.
+    taken ahead; None in place of an item only asks for what is finished. Raises ProcessDiedError.
     """
-    context = process_context(make.__module__)
-    pool = _pool(num_processes, context, _start_worker, (make, arguments))
+    pool = _pool(num_processes, process_context(make.__module__), _start_worker, (make, arguments))
 
     def results_of(items: Iterable[Item | None]) -> Iterator[Result]:
         ahead: deque[Future[Result]] = deque()
@@ -160,7 +151,7 @@ def _start_worker(make: Callable[..., Callable[[Any], Any]], arguments: tuple[ob
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
     unblock_signals()
-    threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
+    end_with_parent(1)
     _worker = make(*arguments)
 
 
@@ -177,11 +168,6 @@ def _death_reported() -> Iterator[None]:
         raise ProcessDiedError(
             "a child process of this command has died; was it out of memory?"
         ) from None
-
-
-def _start_resource_tracker() -> None:
-    if _BLOCKS_SIGNALS:  # which it unblocks when it starts
-        resource_tracker.ensure_running()
 
 
 def unblock_signals() -> None:
@@ -212,14 +198,14 @@ def ending_at_sigterm() -> Iterator[None]:
 
     Nothing changes in a thread, nor where SIGTERM is handled already, as in training.
     """
-
-    def end(number: int, frame: object) -> NoReturn:
-        raise Interrupted("terminated", 128 + number)
-
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise Interrupted("terminated", 128 + number)
+
     signal.signal(signal.SIGTERM, end)
     try:
         yield
@@ -231,23 +217,22 @@ def ending_at_sigterm() -> Iterator[None]:
 def _environment(further: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """Let interpreters started in the block import from where this one does.
 
-    Python passes `sys.path` to them only after their first imports (CPython issue 117378), which
-    would find files of the working folder first, such as random.py. They also get the `further`
-    variables, except where this process has variables of the same names.
+    Python passes `sys.path` only after their first imports (CPython issue 117378), which would find
+    files of the working folder first. They also get the `further` variables that are not set here.
     """
     path = os.pathsep.join(map(os.path.abspath, sys.path))
     values = {name: value for name, value in further.items() if name not in os.environ}
     values |= {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
+        if _BLOCKS_SIGNALS:  # which Python's resource tracker unblocks when it starts
+            resource_tracker.ensure_running()
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in values:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def has_terminal() -> bool:
@@ -260,11 +245,12 @@ def has_terminal() -> bool:
 
 
 def end_with_parent(status: int) -> None:
-    """Wait until the parent process ends, then end this process with the given status.
-
-    Call it in a thread: it also ends threads that are blocked.
-    """
+    """End this process with this status when its parent ends, also threads that are blocked."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "started by multiprocessing"
-    parent.join()
-    os._exit(status)
+
+    def wait() -> NoReturn:
+        parent.join()
+        os._exit(status)
+
+    threading.Thread(target=wait, daemon=True).start()

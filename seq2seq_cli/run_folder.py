@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seq2seq_cli.errors import DamagedFileError, ReplacedFileError, UserError
-from seq2seq_cli.files import MEBIBYTE, lock, naming, read_bounded, read_json, remove
+from seq2seq_cli.files import MEBIBYTE, is_at, lock, naming, read_bounded, read_json, remove
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,7 @@ class RunFolder:
     def members(self, which: str = "best") -> list["RunFolder"]:
         """Return the runs of an ensemble, or this one alone; `which` names their weights.
 
-        Raises UserError if they cannot be a file, for links that lead out of the folder, and if its
-        record is damaged.
+        Raises UserError for weights in a file, for links that lead out, and for a damaged record.
         """
         if not self.ensemble.is_file():
             return [self]
@@ -96,7 +95,7 @@ class RunFolder:
         """
         lone = _by_step(self.checkpoints, ".safetensors")
         whole = {n: path / "weights.safetensors" for n, path in self.all_checkpoints().items()}
-        return dict(sorted({**whole, **lone}.items(), reverse=True))
+        return dict(sorted((whole | lone).items(), reverse=True))
 
     def best_model(self, step: int) -> Path:
         """Return the path of one of several best models."""
@@ -123,27 +122,27 @@ class RunFolder:
 
     def ensure_is_run(self) -> None:
         """Raise UserError if this is not a run folder, or if links lead out of it."""
-        if not self.path.is_dir():
-            path = self.path
+        path = self.path
+        if not path.is_dir():
             likely = (Path("runs", path.name), Path("runs", path.stem), path.parent)
-            runs = [run for run in likely if RunFolder(run).exists]
-            hint = f"; did you mean {runs[0]}?" if runs else ""
+            run = next((run for run in likely if RunFolder(run).exists), None)
+            hint = f"; did you mean {run}?" if run else ""
             if path.is_file():
                 raise UserError(f"{path} is a file, not a run folder{hint}")
             raise UserError(f"there is no run folder {path}{hint}")
-        if not self.config.is_file():
+        if not self.exists:
             first = self.member(1).path
             if self.ensemble.is_file():
                 raise UserError(
-                    f"{self.path} is an ensemble, but one model is needed: give a member, such as "
+                    f"{path} is an ensemble, but one model is needed: give a member, such as "
                     f"{first}"
                 )
             if first.parent.is_dir():
                 raise UserError(
-                    f"{self.path} is an ensemble that is not trained yet: the same command of "
-                    "train resumes it"
+                    f"{path} is an ensemble that is not trained yet: the same command of train "
+                    "resumes it"
                 )
-            raise UserError(f"{self.path} is not a run folder: it has no {self.config.name}")
+            raise UserError(f"{path} is not a run folder: it has no {self.config.name}")
         self.reject_escaping_links()
 
     def reject_escaping_links(self) -> None:
@@ -179,10 +178,10 @@ class RunFolder:
                 yield point
 
     def weights(self, which: str = "best") -> Path:
-        """Return the file of the weights that `--model` names.
+        """Return the file of the weights that `--model` names; UserError if there is none.
 
         The run's model (best), the last checkpoint (last) or its EMA (ema), a step (500), or a file
-        (x.safetensors). Raises UserError if they do not exist.
+        (x.safetensors).
         """
         self.ensure_is_run()
         if which.endswith(".safetensors"):
@@ -190,9 +189,9 @@ class RunFolder:
                 raise UserError(f"there is no file of weights {which}")
             return Path(which)
         by_step = self.all_weights()
-        if which == "best" and self.model.is_file():
-            return self.model
         if which == "best":
+            if self.model.is_file():
+                return self.model
             hint = "; --model last uses the last checkpoint" if by_step else ""
             raise UserError(f"{self.path} has no {self.model.name} yet{hint}")
         if which == "last" and by_step:
@@ -211,21 +210,15 @@ class RunFolder:
         )
 
     def with_weights(self, which: str, read: Callable[[Path], Result]) -> Result:
-        """Return what `read` makes of the weights that `which` names, as `weights` does.
-
-        They are chosen again if a training has removed their checkpoint before they were read, and
-        read again if it has replaced them meanwhile.
-        """
+        """Return what `read` makes of `weights(which)`, again if a training has replaced them."""
         path = self.weights(which)
         while True:
             try:
                 return read(path)
-            except ReplacedFileError:
-                path = self.weights(which)
-            except DamagedFileError:
-                if (chosen := self.weights(which)) == path:
+            except (ReplacedFileError, DamagedFileError) as error:
+                before, path = path, self.weights(which)
+                if path == before and isinstance(error, DamagedFileError):
                     raise
-                path = chosen
 
     def ensure_new_or_empty(self) -> None:
         """Raise UserError if the folder has other files, which a run must not mix with."""
@@ -241,27 +234,25 @@ class RunFolder:
                 f"{self.path} is an ensemble, which train --ensemble continues; choose another "
                 "--run-dir"
             )
-        names = [path.name for path in self.path.iterdir()] if self.path.exists() else []
-        known = self._known_names()
-        foreign = [name for name in names if _without_part(name) not in known]
-        if foreign:
-            raise UserError(
-                f"{self.path} is not a run folder and not empty (it contains {foreign[0]}); choose "
-                "another --run-dir"
-            )
+        for path in self.path.iterdir() if self.path.exists() else ():
+            if not self._is_known(path):
+                raise UserError(
+                    f"{self.path} is not a run folder and not empty (it contains {path.name}); "
+                    "choose another --run-dir"
+                )
 
-    def _known_names(self) -> set[str]:
-        """Return the names of all files and folders that belong into the folder itself."""
-        known = {path.name for path in vars(self).values()}
-        return known | {"tokenizer.model", "src.model", "tgt.model", "vocab"}
+    def _is_known(self, path: Path) -> bool:
+        """Return True for a file or folder that belongs into the folder itself, or a part of it."""
+        known = {"tokenizer.model", "src.model", "tgt.model", "vocab"}
+        known |= {each.name for each in vars(self).values()}
+        return re.sub(r"(\.[0-9a-f]{8})?\.part$", "", path.name) in known
 
     @contextmanager
     def locked(self, patience: float = 0.0) -> Iterator[None]:
-        """Lock the run against other trainers while the block runs, at most while the process does.
+        """Lock the run against other trainers in the block; remove what a killed one has left.
 
-        Another trainer may take `patience` seconds to end. Creates the folder, and removes it again
-        if it stays empty; removes partial files that a killed training has left. Raises UserError
-        for other files in it, for links that lead out of it, and if another process has the lock.
+        Creates the folder, and removes it again if it stays empty. Raises UserError for other files
+        in it, for links that lead out of it, and if the lock is not free within `patience` seconds.
         """
         if self.exists:
             self.reject_escaping_links()
@@ -279,8 +270,7 @@ class RunFolder:
                 logger.info(f"waiting for another process to leave {self.path}")
             time.sleep(_SECONDS_BETWEEN_TRIES)
         try:
-            known = self._known_names()
-            here = [p for p in self.path.glob("*.part") if _without_part(p.name) in known]
+            here = [part for part in self.path.glob("*.part") if self._is_known(part)]
             inside = [*self.checkpoints.glob("**/*.part"), *self.best.glob("*.part")]
             for part in (*here, *inside):  # of a training, not of `translate`
                 remove(part)
@@ -293,12 +283,9 @@ class RunFolder:
             os.close(descriptor)
 
     def _try_lock(self) -> int | None:
-        """Return the descriptor of the locked file; None if another process has the lock.
-
-        NFS shares locks on files between machines, but not on folders.
-        """
+        """Return the descriptor of the locked run; None if another process has the lock."""
         self.path.mkdir(parents=True, exist_ok=True)
-        locked = self.lock
+        locked = self.lock  # a file: NFS shares no locks on folders
         try:
             descriptor = os.open(locked, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except FileNotFoundError:
@@ -308,14 +295,12 @@ class RunFolder:
                 raise
             locked = self.path  # a run of somebody else, which is only read
             descriptor = os.open(locked, os.O_RDONLY)
-        has_locks = is_held = False
+        is_held = False
         try:
-            with naming(locked):
+            with suppress(BlockingIOError), naming(locked):
                 has_locks = lock(descriptor)
-            # Another trainer removes file and folder when it leaves a folder that stayed empty.
-            is_held = os.path.samestat(os.fstat(descriptor), locked.stat())
-        except (BlockingIOError, FileNotFoundError):
-            pass
+                # Another trainer removes file and folder when it leaves a folder that stayed empty.
+                is_held = is_at(locked, descriptor)
         finally:
             if not is_held:
                 os.close(descriptor)
@@ -333,17 +318,11 @@ def _step_name(step: int) -> str:
     return f"step-{step:08}"
 
 
-def _without_part(name: str) -> str:
-    """Return the name of the file that a partial file would have become."""
-    return re.sub(r"(\.[0-9a-f]{8})?\.part$", "", name)
-
-
 def _by_step(folder: Path, suffix: str) -> dict[int, Path]:
     pattern = re.compile(r"step-([0-9]{8,})" + re.escape(suffix))
-    names = []
+    paths = {}
     with suppress(FileNotFoundError, NotADirectoryError):
-        names = [path.name for path in folder.iterdir()]
-    paths = {
-        int(match[1]): folder / match[0] for name in names if (match := pattern.fullmatch(name))
-    }
+        for path in folder.iterdir():
+            if match := pattern.fullmatch(path.name):
+                paths[int(match[1])] = path
     return dict(sorted(paths.items(), reverse=True))

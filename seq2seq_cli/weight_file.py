@@ -39,11 +39,10 @@ class WeightFile(NamedTuple):
 
 
 def read_weight_file(path: Path, most_bytes: int | None = None) -> WeightFile:
-    """Read a file of tensors. Raises DamagedFileError if it is missing, or differs by one bit.
+    """Read a file of tensors; DamagedFileError if it is missing, or differs by one bit.
 
-    UserError if it has more than `most_bytes` or memory is too small, and OSError if it cannot be
-    read. It is not mapped into memory: safetensors hides why that fails, and where a page cannot be
-    read, Linux kills the process.
+    UserError for more than `most_bytes` or the memory, OSError if it cannot be read. It is not
+    mapped into memory: where a page of it could not be read, Linux would kill the process.
     """
     with reading(path):
         size = path.stat().st_size  # Python reserves memory for what it is asked to read
@@ -70,11 +69,7 @@ def read_weight_file(path: Path, most_bytes: int | None = None) -> WeightFile:
 def read_arrays(
     path: Path, shapes: Mapping[str, tuple[int, ...]], expected_hash: str | None = None
 ) -> tuple[dict[str, NDArray[np.float32]], str]:
-    """Read weights of these shapes in fp32, and their hash.
-
-    Raises UserError if the file has others or another hash than expected, and as
-    `read_weight_file`.
-    """
+    """Read weights of these shapes, in fp32, and their hash; UserError for others."""
     most_bytes = 8 * sum(map(math.prod, shapes.values())) + LONGEST_HEADER
     stored, sha256 = read_weight_file(path, most_bytes)
     found = {

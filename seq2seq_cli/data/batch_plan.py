@@ -33,8 +33,7 @@ def pairs_of_epoch(
     """Return the pairs of an epoch, which counts from 1, with repetitions; None for all pairs once.
 
     A corpus is gone through in passes of its own, each in another random order, and every epoch
-    takes its next `drawn` pairs: of a corpus drawn by halves, two epochs take every pair once.
-    The pairs depend on the arguments alone.
+    takes its next `drawn` pairs. The pairs depend on the arguments alone.
     """
     if list(drawn) == list(sizes):
         return None
@@ -62,9 +61,8 @@ def plan_epoch(
     """Return batches of pairs of similar length in random order, purely from the arguments.
 
     Pairs whose longer sides are equally long are shuffled regardless of their other sides: meeting
-    different pairs in every epoch is worth more than less padding. The longer side of a batch has
-    at most `tokens_per_batch` tokens, padding included; a longer pair is a batch of its own. A
-    batch has at most `pairs_per_batch` pairs. Every pair, or every one of `pairs`, appears once.
+    different pairs in every epoch is worth more than less padding. The longer side of a batch of
+    several has at most `tokens_per_batch` tokens with padding. Each pair appears once.
     """
     generator = np.random.default_rng([seed, epoch])
     if pairs is None:

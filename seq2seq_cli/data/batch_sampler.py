@@ -34,9 +34,9 @@ class Samplers(Protocol):
 class BatchSampler:
     """The batches of every epoch by (epoch, position): resuming need not fast-forward.
 
-    The pairs of a larger text than `most_pairs` are divided at random, in blocks of consecutive
-    pairs, among buffers. An epoch goes through the buffers in random order, and shuffles each.
-    There is one buffer if an epoch does not draw every pair once.
+    A text of more than `most_pairs`, of which every pair is drawn once, is divided at random, in
+    blocks of consecutive pairs, among buffers. An epoch takes these in random order and shuffles
+    each.
     """
 
     def __init__(
@@ -68,8 +68,7 @@ class BatchSampler:
     def key(self) -> str:
         """Identifies the pairs of the epochs and their lengths.
 
-        It is a hash of the text, with what epochs draw from its corpora if that is not all of them,
-        and the key of the samplers if there are any.
+        It has the hash of the text, what is drawn if that is not all, and the key of any samplers.
         """
         drawn = f"{self.drawn}" if self.is_mixed else ""
         sampled = self.samplers.key if self.samplers else ""
@@ -80,10 +79,7 @@ class BatchSampler:
         return self._num_batches
 
     def num_batches(self, epochs: range) -> Iterator[tuple[int, int]]:
-        """Yield a number of batches, and how many of the epochs have it.
-
-        Epochs that draw from corpora differ by some batches, and have to be planned one by one.
-        """
+        """Yield a number of batches, and how many of the epochs have it; mixed epochs differ."""
         if self.is_mixed:
             yield from ((self.num_left(epoch, ()), 1) for epoch in epochs)
         else:
@@ -111,8 +107,7 @@ class BatchSampler:
 
     def _order(self, epoch: int) -> list[int]:
         """Return the order of the buffers in an epoch."""
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self._blocks))
-        return [int(number) for number in order]
+        return np.random.default_rng([self.seed, epoch]).permutation(len(self._blocks)).tolist()
 
     def buffer(self, number: int) -> "ShuffleBuffer":
         """Return a buffer; the latest one is remembered."""
@@ -130,10 +125,7 @@ class BatchSampler:
     def _buffers_left(
         self, epoch: int, consumed: ConsumedParts
     ) -> list[tuple[int, ConsumedParts, int]]:
-        """Return the buffers of an epoch that are left in order: (number, consumed parts, batches).
-
-        Only the first of them has consumed parts.
-        """
+        """Return (number, consumed parts, batches) of what is left; the first may have parts."""
         key = epoch, tuple(map(tuple, consumed))
         if self._left is not None and self._left[0] == key:
             return self._left[1]
@@ -148,8 +140,7 @@ class BatchSampler:
                 parts = [*parts, (tokens_per_batch, used)]
         left: list[tuple[int, ConsumedParts, int]] = []
         for number in order:
-            size = self._size(number, epoch, parts, self.tokens_per_batch)
-            left.append((number, parts, size))
+            left.append((number, parts, self._size(number, epoch, parts, self.tokens_per_batch)))
             parts = []
         self._left = key, left
         return left
@@ -157,13 +148,12 @@ class BatchSampler:
     def _size(self, number: int, epoch: int, consumed: ConsumedParts, tokens_per_batch: int) -> int:
         """Return the number of batches of a buffer; of a whole one it is the same in all epochs."""
         key = number, tokens_per_batch
-        is_same_in_all = not (consumed or self.is_mixed)
-        if is_same_in_all and key in self._counted:
-            return self._counted[key]
-        size = len(self.buffer(number).plan(epoch, consumed, tokens_per_batch))
-        if is_same_in_all:
+        if consumed or self.is_mixed or key not in self._counted:
+            size = len(self.buffer(number).plan(epoch, consumed, tokens_per_batch))
+            if consumed or self.is_mixed:
+                return size
             self._counted[key] = size
-        return size
+        return self._counted[key]
 
 
 class ShuffleBuffer:
@@ -172,10 +162,8 @@ class ShuffleBuffer:
     def __init__(self, sampler: BatchSampler, pairs: Indices | None, seed: int) -> None:
         """`pairs`: of the buffer, consecutive in blocks; None: all of the text."""
         self._sampler, self._pairs, self._seed = sampler, pairs, seed
-        self._lengths = (
-            self._stored_lengths(sampler.store.src),
-            self._stored_lengths(sampler.store.tgt),
-        )
+        store = sampler.store
+        self._lengths = self._stored_lengths(store.src), self._stored_lengths(store.tgt)
         self._planned: tuple[object, Plan] | None = None
 
     def _stored_lengths(self, sentences: Sentences) -> Ids:
@@ -190,11 +178,7 @@ class ShuffleBuffer:
     def plan(
         self, epoch: int, consumed: ConsumedParts, tokens_per_batch: int | None = None
     ) -> Plan:
-        """Return the batches of an epoch, without the pairs of parts that are consumed already.
-
-        They have the positions of pairs in the buffer. The batch size may differ from the one of
-        training. The latest plan is remembered.
-        """
+        """Return an epoch, without consumed parts, by positions in the buffer; keep the latest."""
         sampler = self._sampler
         budget = tokens_per_batch or sampler.tokens_per_batch
         key = epoch, tuple(map(tuple, consumed)), budget
@@ -238,11 +222,10 @@ class ShuffleBuffer:
         return len(pairs) * int(src[pairs].max() + tgt[pairs].max())
 
     def largest_batches(self) -> list[Batch]:
-        """Return the batches of an epoch that need the most memory in layers and in attention.
+        """Return the batches of an epoch with the most positions and the most attention weights.
 
-        These are the one with the most positions and the one with the most attention weights, which
-        may be the same. With subword sampling they are planned batches, which have more padding
-        after sampling than the batches of the epoch.
+        They need the most memory, and may be the same one. With subword sampling they are planned
+        batches, which have more padding after sampling than the batches of the epoch.
         """
 
         def attention_weights(pairs: Indices) -> int:  # of the longer side, of each head

@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import logging
-import math
 import os
 import re
 import time
@@ -19,7 +18,7 @@ from pydantic import TypeAdapter
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.errors import DamagedFileError, UserError
-from seq2seq_cli.files import MEBIBYTE, naming, read_bounded, reading, write_atomic
+from seq2seq_cli.files import MEBIBYTE, is_at, naming, read_bounded, reading, write_atomic
 from seq2seq_cli.files import lock as lock_file
 from seq2seq_cli.paths import expanded
 from seq2seq_cli.text.corpus import CorpusCounts, hash_of_files
@@ -42,10 +41,7 @@ _JUST_USED = 60.0  # seconds before a store may be removed, as it may not be loc
 
 
 def cache_folder() -> Path:
-    """Return `$SEQ2SEQ_CACHE` or `~/.cache/seq2seq-cli`; it may be deleted at any time.
-
-    Raises UserError if neither is known.
-    """
+    """Return `$SEQ2SEQ_CACHE` or `~/.cache/seq2seq-cli`; UserError if neither is known."""
     if given := os.environ.get("SEQ2SEQ_CACHE"):
         return expanded(given)
     try:
@@ -69,13 +65,10 @@ def key_of(values: Any) -> str:
 def most_bytes() -> float:
     """Return the size limit of the cache, `$SEQ2SEQ_CACHE_GB` or 10 GB; UserError if invalid."""
     given = os.environ.get("SEQ2SEQ_CACHE_GB") or str(_GIGABYTES)
-    try:
-        gigabytes = float(given)
-    except ValueError:
-        gigabytes = math.nan
-    if not gigabytes >= 0:
-        raise UserError(f"SEQ2SEQ_CACHE_GB: must be a number of gigabytes, not {given!r}")
-    return gigabytes * 1e9
+    with suppress(ValueError):
+        if (gigabytes := float(given)) >= 0:
+            return gigabytes * 1e9
+    raise UserError(f"SEQ2SEQ_CACHE_GB: must be a number of gigabytes, not {given!r}")
 
 
 @contextmanager
@@ -92,7 +85,7 @@ def writing(key: str) -> Iterator[None]:
                 raise
             with naming(path):
                 lock_file(file.fileno(), waits=True)  # without locks, the last store is kept
-            if _is_at(path, file.fileno()):
+            if is_at(path, file.fileno()):
                 break
             stack.close()  # its last holder has removed it
         else:
@@ -104,28 +97,17 @@ def writing(key: str) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
-def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the path still names the open file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def lock(folder: Path) -> int:
-    """Mark a store as in use until the returned file descriptor is closed.
-
-    Raises DamagedFileError if it is not there, or if another process is removing it.
-    """
-    with reading(folder / FACTS):
-        descriptor = os.open(folder / FACTS, os.O_RDONLY)
+    """Lock a store until the returned descriptor is closed; DamagedFileError if it is gone."""
+    facts = folder / FACTS
+    with reading(facts):
+        descriptor = os.open(facts, os.O_RDONLY)
     try:
-        with naming(folder / FACTS):  # without locks, no store is ever removed
+        with reading(facts):  # without locks, no store is ever removed
             lock_file(descriptor, shared=True, waits=True)
-        with reading(folder / FACTS):
-            is_same = os.path.samestat(os.fstat(descriptor), (folder / FACTS).stat())
+            is_same = os.path.samestat(os.fstat(descriptor), facts.stat())
         if not is_same:
-            raise DamagedFileError(f"{folder / FACTS} is missing")
+            raise DamagedFileError(f"{facts} is missing")
         with suppress(OSError):  # the cache may belong to another user
             os.utime(folder)
     except BaseException:
@@ -135,10 +117,7 @@ def lock(folder: Path) -> int:
 
 
 def make_room() -> None:
-    """Remove the least recently used stores until the cache is within its size limit.
-
-    Stores in use and anything else in the folder stay.
-    """
+    """Remove the least recently used stores, but none in use, until the size limit is kept."""
     stores, limit = _stores(), most_bytes()
     total = sum(size for _, size, _ in stores)
     removed: list[int] = []
@@ -176,10 +155,7 @@ def total_size() -> int:
 
 
 def _stores() -> list[tuple[float, int, Path]]:
-    """Return when each store was last used, its bytes, and its folder.
-
-    Stores are the folders that are named like one and contain nothing else.
-    """
+    """Return last use, bytes and folder of each store: a folder named like one, with only FILES."""
     stores = []
     with suppress(FileNotFoundError):
         for folder in cache_folder().iterdir():
@@ -194,10 +170,7 @@ def _stores() -> list[tuple[float, int, Path]]:
 def cached_counts(
     train: ParallelText, held_out: Sequence[ParallelText], on_bad_line: OnBadLine
 ) -> list[CorpusCounts]:
-    """Return what `count_corpus` returns, from the cache if the same text was counted before.
-
-    Waits for another process that is counting it, such as a run that was started with this one.
-    """
+    """Return what `count_corpus` returns, from the cache if any process has counted the text."""
     texts = (train, *held_out)
     hashes = [hash_of_files(text.files) for text in texts]
     with_forms = [[found, text.forms] for found, text in zip(hashes, texts, strict=True)]

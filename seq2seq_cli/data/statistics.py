@@ -1,7 +1,4 @@
-"""Statistics of the training pairs, saved with the run.
-
-Translation splits lines by them, and learns from them how long its output may become.
-"""
+"""Statistics of the training pairs, by which translation splits lines and limits its output."""
 
 import math
 from typing import Annotated, Any, Generic, Self, TypeVar
@@ -69,8 +66,7 @@ class LengthLimit(Record):
     ) -> Self:
         """Return a limit that no pair reaches, a tenth beyond the ratio of 99% of them.
 
-        The others, and short sources with long targets, determine what is added. Pairs of equal
-        lengths may be given once with their `counts`.
+        The others, and short sources with long targets, determine what is added.
         """
         ratio = float(np.quantile(tgt / src, 0.99, method="inverted_cdf", weights=counts))
         factor = min(max(2.0, math.ceil(11 * ratio) / 10), 100.0)

@@ -9,7 +9,6 @@ machines, and segments of unchanged files are reused.
 
 import bisect
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -29,18 +28,9 @@ from pydantic import TypeAdapter
 
 from seq2seq_cli.config.text import Corpus, ParallelText
 from seq2seq_cli.config.types import SIDES, OnBadLine
-from seq2seq_cli.data.cache import (
-    FACTS,
-    PART,
-    cache_folder,
-    changed_meanwhile,
-    key_of,
-    lock,
-    make_room,
-    size_of,
-    writing,
-)
-from seq2seq_cli.data.tokenization import Ids, TokenizedChunk, TokenizedSide, splitter
+from seq2seq_cli.data import cache
+from seq2seq_cli.data.cache import FACTS, changed_meanwhile, key_of
+from seq2seq_cli.data.tokenization import Ids, Splitter, TokenizedChunk, TokenizedSide, splitter
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, fsync, is_listed, naming, read_bounded, reading
 from seq2seq_cli.machine import allow_many_open_files, num_cores
@@ -84,10 +74,7 @@ class StoreStats:
 
 
 class _ArrayFile:
-    """An array in a file, of which slices are read on demand.
-
-    It is not memory-mapped: random access to a mapping keeps many times the requested bytes.
-    """
+    """An array in a file; a mapping would keep many times the bytes that are read at random."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike) -> None:
         self._path = path
@@ -101,22 +88,18 @@ class _ArrayFile:
 
     def read(self, start: int, end: int) -> npt.NDArray[Any]:
         """Return a slice of less than 2 GiB, which is the most that Linux reads at once."""
-        start, end = start * self._dtype.itemsize, end * self._dtype.itemsize
+        first, size = start * self._dtype.itemsize, (end - start) * self._dtype.itemsize
         try:  # two reads for each sentence: faster than `naming`
-            found = _read_at(self._file, start, end - start)
+            if hasattr(os, "pread"):
+                found = os.pread(self._file.fileno(), size, first)
+            else:  # Windows
+                with _POSITION:
+                    self._file.seek(first)
+                    found = self._file.read(size)
         except OSError as error:
             error.filename = str(self._path)
             raise
         return np.frombuffer(found, self._dtype)
-
-
-def _read_at(file: io.FileIO, start: int, size: int) -> bytes:
-    """Read bytes at a place of a file; several threads may."""
-    if hasattr(os, "pread"):
-        return os.pread(file.fileno(), size, start)
-    with _POSITION:  # Windows
-        file.seek(start)
-        return file.read(size)
 
 
 class _SegmentSide:
@@ -133,9 +116,8 @@ class _SegmentSide:
 
     def validate(self, facts: SideStats, vocab_size: int) -> None:
         """Raise ValueError unless the files are as `_SideWriter` writes them."""
-        num_tokens = len(self.ids)
         first, last = (int(self._offsets.read(n, n + 1)[0]) for n in (0, len(self)))
-        if (first, last, facts.tokens) != (0, num_tokens, num_tokens):
+        if not (first == 0 and last == facts.tokens == len(self.ids)):
             raise ValueError("sentences do not cover the tokens")
         for start in range(0, len(self), _IDS_AT_ONCE):
             if (self.lengths(start, min(start + _IDS_AT_ONCE, len(self))) < 1).any():
@@ -195,8 +177,8 @@ class _Segment:
 
     def __init__(self, folder: Path, tokenizers: Tokenizers) -> None:
         """Open a segment; DamagedFileError if a file is missing, ValueError if one is damaged."""
-        weakref.finalize(self, os.close, lock(folder))
-        self.num_bytes = size_of(folder)
+        weakref.finalize(self, os.close, cache.lock(folder))
+        self.num_bytes = cache.size_of(folder)
         self.facts = TypeAdapter(StoreStats).validate_json(read_bounded(folder / FACTS, MEBIBYTE))
         self.src, self.tgt = (_SegmentSide(folder, side) for side in SIDES)
         if not len(self.src) == len(self.tgt) == self.facts.pairs:
@@ -224,10 +206,7 @@ class TokenStore:
     def length_counts(
         self, start: int = 0, end: int | None = None
     ) -> tuple[Ids, Ids, npt.NDArray[np.int64]]:
-        """Return the different lengths of the pairs of a range, EOS included, and their counts.
-
-        Memory does not grow with the pairs.
-        """
+        """Return the different lengths of the pairs of a range, EOS included, and their counts."""
         end = len(self) if end is None else end
         width = self.facts.tgt.longest + 1
         codes, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -249,9 +228,8 @@ def open_store(
 ) -> TokenStore:
     """Open the ids of a text in the cache; tokenize the text if they are not there.
 
-    With `max_length`, as in training, pairs that have an empty side or more tokens on one side are
-    dropped and counted; without it, as in evaluation, every readable pair is kept. Raises UserError
-    if no pairs are left.
+    With `max_length`, as in training, pairs with an empty side or more tokens on one are dropped;
+    without it every readable pair is kept. Raises UserError if no pairs are left.
     """
     request = _Request(tokenizers, on_bad_line, max_length)
     texts = segment_texts(text)
@@ -341,34 +319,30 @@ class _Request(NamedTuple):
         processes = num_cores() if size >= _LARGE_TEXT else 1
         with splitter(self.tokenizers, self.max_length, processes) as split:
             for key, text in missing.items():
-                with writing(key):
+                with cache.writing(key):
                     segment = self._open(key)  # perhaps another process has written it
                     if segment is None:
-                        folder = cache_folder() / key
+                        folder = cache.cache_folder() / key
                         if is_listed(folder):  # damaged
                             shutil.rmtree(folder)
-                        pairs = read_pairs(text, self.on_bad_line)
-                        keeps_empty = self.max_length is None
-                        usable = (p for p in pairs if p and (keeps_empty or not p.is_empty))
-                        _write_segment(self._checked(split(usable), text, key), folder)
+                        _write_segment(self._chunks(split, text, key), folder)
                         segment = _Segment(folder, self.tokenizers)
                         num_written += 1
                     opened[key] = segment
-        make_room()
+        cache.make_room()
         return opened, num_written
 
-    def _checked(
-        self, chunks: Iterable[TokenizedChunk], text: ParallelText, key: str
-    ) -> Iterator[TokenizedChunk]:
-        """Yield the chunks; raise UserError in the end if the text is not the one of the key."""
-        yield from chunks
+    def _chunks(self, split: Splitter, text: ParallelText, key: str) -> Iterator[TokenizedChunk]:
+        """Yield the ids of a text; raise UserError in the end if it is not the one of the key."""
+        pairs = (pair for pair in read_pairs(text, self.on_bad_line) if pair is not None)
+        yield from split(p for p in pairs if self.max_length is None or not p.is_empty)
         if self.key(text) != key:
             raise UserError(changed_meanwhile(text.name))
 
     def _open(self, key: str) -> _Segment | None:
         """Open a segment; None if it is missing or damaged, OSError if it cannot be read."""
         try:
-            return _Segment(cache_folder() / key, self.tokenizers)
+            return _Segment(cache.cache_folder() / key, self.tokenizers)
         except (UserError, ValueError):
             return None
 
@@ -376,19 +350,17 @@ class _Request(NamedTuple):
 def _write_segment(chunks: Iterable[TokenizedChunk], folder: Path) -> None:
     """Write a segment atomically: into a temporary folder that is renamed at the end."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=PART, dir=folder.parent))
+    part = Path(tempfile.mkdtemp(prefix=cache.PART, dir=folder.parent))
     part.chmod(0o755)  # readable by others, as the text may be
-    too_long = 0
+    facts = StoreStats()
     try:
         (part / FACTS).touch()  # which is locked
         with naming(part), ExitStack() as files:
-            files.callback(os.close, lock(part))
+            files.callback(os.close, cache.lock(part))
             src, tgt = (_SideWriter(part, side, files) for side in SIDES)
             for chunk in chunks:
-                src.add(chunk.src)
-                tgt.add(chunk.tgt)
-                too_long += chunk.too_long
-        facts = StoreStats(src.num_sentences, too_long, src.facts, tgt.facts)
+                pairs = len(chunk.src.lengths)
+                facts += StoreStats(pairs, chunk.too_long, src.add(chunk.src), tgt.add(chunk.tgt))
         with naming(part):
             (part / FACTS).write_text(json.dumps(asdict(facts)))
         for file in part.iterdir():
@@ -411,15 +383,13 @@ class _SideWriter:
             for kind in ("ids", "offsets")
         )
         self._offsets.write(np.int64(0).tobytes())
-        self.facts = SideStats()
-        self.num_sentences = 0
+        self._num_tokens = 0
 
-    def add(self, side: TokenizedSide) -> None:
-        if not len(side.lengths):
-            return
+    def add(self, side: TokenizedSide) -> SideStats:
+        """Write the sentences; return their counts."""
         self._ids.write(side.ids.tobytes())
-        ends = self.facts.tokens + np.cumsum(side.lengths, dtype=np.int64)
+        ends = self._num_tokens + np.cumsum(side.lengths, dtype=np.int64)
         self._offsets.write(ends.tobytes())
-        self.num_sentences += len(side.lengths)
-        unknown, longest = int((side.ids == UNK_ID).sum()), int(side.lengths.max())
-        self.facts += SideStats(len(side.ids), unknown, longest)
+        self._num_tokens += len(side.ids)
+        unknown, longest = int((side.ids == UNK_ID).sum()), int(side.lengths.max(initial=0))
+        return SideStats(len(side.ids), unknown, longest)

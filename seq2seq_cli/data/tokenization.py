@@ -62,10 +62,7 @@ def tokenize(
     max_length: int | None,
     num_threads: int | None = None,
 ) -> TokenizedChunk:
-    """Return the ids of both sides, EOS included.
-
-    Pairs with more than `max_length` tokens on a side, EOS not counted, are left out.
-    """
+    """Return the ids of the pairs that have at most `max_length` tokens on each side before EOS."""
     rows = ids_of_pairs(pairs, tokenizers, num_threads)
     kept = [row for row in rows if max_length is None or max(map(len, row)) <= max_length]
     src_side, tgt_side = (_joined([row[side] for row in kept]) for side in (0, 1))

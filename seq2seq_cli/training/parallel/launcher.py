@@ -266,7 +266,7 @@ def _forwarded_signals() -> Iterator[tuple[Path, set[int]]]:
 
 def _start_in_process(folder: Path, num_threads: int, logs: bool) -> None:
     """Prepare a new process to train. Raises Interrupted if a signal came before it."""
-    threading.Thread(target=end_with_parent, args=(_PARENT_IS_GONE,), daemon=True).start()
+    end_with_parent(_PARENT_IS_GONE)
     torch.set_num_threads(num_threads)
     if logs:
         log_to_stderr()
