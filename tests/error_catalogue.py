@@ -1,8 +1,8 @@
 """The error messages of the source and of `docs/errors.md`, with … for variable parts.
 
-A message is what is given to UserError and its kin, in the sections of a config to ValueError, or
-what their `mistake` returns; where that is a variable or a call of the same file, what that holds
-or returns.
+A message is what is given to UserError and its kin, for options and lines to ValueError, or what
+the `mistake` of a section returns; where that is a variable or a call of the same file, what that
+holds or returns.
 """
 
 import ast
@@ -33,7 +33,7 @@ SECTIONS = (
     "validation",
     "regularization",
 )
-OPTION_FILES = {f"config/{name}.py" for name in SECTIONS}
+FILES_WITH_VALUE_ERRORS = {*(f"config/{name}.py" for name in SECTIONS), "text/corpus.py"}
 WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option"]}
 VARIES = "…"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -48,7 +48,7 @@ def raised() -> dict[str, str]:
         every = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
         functions = {function.name: function for function in every}
         file = path.relative_to(ROOT / "seq2seq_cli").as_posix()
-        names = ERRORS | ({"ValueError"} if file in OPTION_FILES else set())
+        names = ERRORS | ({"ValueError"} if file in FILES_WITH_VALUE_ERRORS else set())
         messages = [
             text
             for function in every

@@ -63,8 +63,7 @@ class LengthGroup(NamedTuple):
 def by_source_length(text: Translated, scoring: Scoring) -> list[LengthGroup]:
     """Score up to four groups of lines, from short to long sources, of about as many lines each.
 
-    Lengths are in units of the source, or in characters if no source has two, and without features.
-    Equal lengths are in one group.
+    Lengths are in units of the source, or in characters if no source has two, without features.
     """
     sources = [line.partition(TAB)[0].strip() for line in text.sources]
     units = scoring.src_units
@@ -101,9 +100,8 @@ def by_training_frequency(
 ) -> list[FrequencyGroup]:
     """Return precision and recall of words by their frequency in the target text of training.
 
-    A word is translated correctly as often as it is in both the translation and the reference of a
-    line, as in compare-mt (Neubig et al. 2019); of several references the nearest counts. Words are
-    split as in BLEU; strings have their own units.
+    A word is right as often as it is in both the translation and the reference of a line, as in
+    compare-mt (Neubig et al. 2019); of several references the nearest counts.
     """
     split = splitter_of(scoring)
     hypotheses = [Counter(split(line)) for line in text.hypotheses]

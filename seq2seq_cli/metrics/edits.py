@@ -93,10 +93,7 @@ class Errors:
 
 
 def find_errors(text: Translated, scoring: Scoring) -> Errors:
-    """Align every translation with its reference by the fewest edits, and count these.
-
-    Of several references of a line the one with the fewest edits counts, as in error rates.
-    """
+    """Count the edits from each translation to the reference that needs the fewest of them."""
     changes, occurrences = Counter[Change](), Counter[str]()
     examples: dict[Change, list[dict[str, Any]]] = defaultdict(list)
     shown: dict[Change, str] = {}

@@ -15,10 +15,9 @@ LineGroup = Sequence[int]  # numbers of lines with the same source, from 0
 
 
 def group_by_source(pairs: Sequence[Pair], *, merge: bool) -> list[LineGroup]:
-    """Return the lines of each source that is to be scored.
+    """Return the lines of each source that is to be scored: its only one or, with `merge`, all.
 
-    With `merge`, lines of the same source, features and tag belong together, in the order of their
-    first lines; otherwise every line is by itself.
+    Sources with other features or another tag differ.
     """
     groups: dict[object, list[int]] = {}
     for number, pair in enumerate(pairs):

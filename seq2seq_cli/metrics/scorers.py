@@ -81,11 +81,7 @@ class ExactMatchError(ExactMatch):
 
 
 class SymbolErrorRate(_LineMetric):
-    """Edits per 100 symbols of the references: insertions, deletions and substitutions.
-
-    Edits and lengths are summed over the text. Of several references, the one with the fewest
-    edits counts.
-    """
+    """Edits per 100 symbols of the references; of several, the one with the fewest edits counts."""
 
     split: ClassVar[Callable[[str], Sequence[str]]] = str.split
 

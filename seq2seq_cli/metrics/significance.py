@@ -52,10 +52,7 @@ class LineStatistics:
         return cast(float, self.metric._compute_score_from_stats(sums_K.tolist()).score)
 
     def resampled_scores(self, count: int) -> Vector:
-        """Return the scores of `count` texts of as many lines, drawn with replacement.
-
-        The lines drawn depend on nothing but the number of lines.
-        """
+        """Return the scores of `count` resampled texts; the lines depend on their number only."""
         random, num_lines = np.random.default_rng(SEED), len(self.values_LK)
         draws = (random.choice(num_lines, num_lines) for _ in range(count))
         drawn = (np.bincount(draw, minlength=num_lines) for draw in draws)

@@ -117,10 +117,7 @@ def unpacked(path: Path, file: BinaryIO, compression: Compression) -> BinaryIO:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a text file in binary mode, unpacked, while the block runs.
-
-    Raises UserError if it cannot be opened, and if the block reads a damaged part or a bomb.
-    """
+    """Open a text file, unpacked, in the block; UserError for no file, a damaged one or a bomb."""
     compression = BY_SUFFIX.get(path.suffix)
     try:
         with naming(path), _opened_as_it_is(path) as packed:

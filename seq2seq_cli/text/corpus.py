@@ -80,10 +80,7 @@ class CorpusCounts:
 
 
 def count_pairs(text: ParallelText, on_bad_line: OnBadLine, counts: CorpusCounts) -> Iterator[Pair]:
-    """Yield the usable pairs and count all lines.
-
-    Raises UserError if there are no pairs: if no line can be read, with the reason for the first.
-    """
+    """Yield the usable pairs and count all lines. Raises UserError if there are no pairs."""
     for pair in read_pairs(text, on_bad_line):
         counts.lines += 1
         if pair is None:
@@ -102,11 +99,7 @@ def count_pairs(text: ParallelText, on_bad_line: OnBadLine, counts: CorpusCounts
 
 
 def read_pairs(text: ParallelText, on_bad_line: OnBadLine = "error") -> Iterator[Pair | None]:
-    """Yield every pair in order, including empty ones, and None for each bad line that is skipped.
-
-    Raises UserError with file, line and byte at a bad line unless bad lines are skipped, and as
-    `read_entries` does.
-    """
+    """Yield every pair, also empty ones, and None for a bad line, which raises unless skipped."""
     for entry in read_entries(text):
         if not isinstance(entry, BadLineError):
             yield entry
@@ -119,9 +112,8 @@ def read_pairs(text: ParallelText, on_bad_line: OnBadLine = "error") -> Iterator
 def read_entries(text: ParallelText) -> Iterator[Pair | BadLineError]:
     """Yield every pair in order, including empty ones, and for each bad line what is wrong with it.
 
-    The corpora follow one another; with `direction` both, each is read in one direction and then in
-    the other. Raises UserError with both counts if two files differ in length, and for files
-    without a counterpart or of an unknown format.
+    With `direction` both, each corpus is read in one direction and then in the other. Raises
+    UserError if two files differ in length, lack a counterpart, or have an unknown format.
     """
     for corpus in text.corpora:
         for is_turned in _TURNS[text.direction]:
@@ -140,10 +132,7 @@ def _read(part: Corpus) -> Iterator[Pair | BadLineError]:
 
 
 def readable_pairs(text: ParallelText, on_bad_line: OnBadLine) -> Iterator[tuple[int, Pair]]:
-    """Yield every readable pair in order, after the number of its line, from 1.
-
-    A warning counts the bad lines that were skipped.
-    """
+    """Yield each readable pair after its line number, from 1; a warning counts the others."""
     num_bad = 0
     for number, pair in enumerate(read_pairs(text, on_bad_line), 1):
         if pair is None:
@@ -155,10 +144,7 @@ def readable_pairs(text: ParallelText, on_bad_line: OnBadLine) -> Iterator[tuple
 
 
 def features_in(text: ParallelText, on_bad_line: OnBadLine) -> list[str]:
-    """Return the vocabulary entries of all features of the sources, sorted.
-
-    Raises UserError if there are none, or so many that they are probably something else.
-    """
+    """Return the entries of all features of the sources, sorted; UserError if none or too many."""
     if not text.has_features:
         return []
     found: set[str] = set()
@@ -184,9 +170,10 @@ def hash_of_files(paths: Iterable[Path]) -> str:
         (path, status.st_size, status.st_mtime) for path in paths for status in [path.stat()]
     ]
     is_large = sum(size for _, size, _ in versions) >= _LARGE_FILES
-    return (_remembered_hash if is_large else _hash)(tuple(versions))
+    return (_hash if is_large else _hash.__wrapped__)(tuple(versions))
 
 
+@functools.lru_cache(maxsize=256)
 def _hash(versions: Sequence[tuple[Path, int, float]]) -> str:
     digest = hashlib.sha256()
     for path, size, _ in versions:
@@ -196,14 +183,10 @@ def _hash(versions: Sequence[tuple[Path, int, float]]) -> str:
     return digest.hexdigest()
 
 
-_remembered_hash = functools.lru_cache(maxsize=256)(_hash)
-
-
 def files_of_lines(corpus: Corpus) -> list[tuple[str, Iterator[bytes]]]:
     """Return the name of each file of a part of a corpus, and its lines with their ends.
 
-    A Moses archive has two members, `X.de-en.de` and `X.de-en.en`, which are not unpacked to the
-    disk. TMX is not read by lines.
+    A Moses archive has two members, such as `X.de-en.de`, read in place. TMX has no lines.
     """
     path = corpus.pairs
     if corpus.format != ".zip" or path is None:

@@ -1,7 +1,4 @@
-"""Features of a source, such as V;PST of a lemma to inflect: tokens in front of its text.
-
-In a vocabulary each feature is a control symbol, which text cannot become.
-"""
+"""Features of a source, such as V;PST of a lemma to inflect: control symbols before its text."""
 
 import itertools
 
@@ -9,18 +6,12 @@ TAB = "\t"  # between text and features in a line of sources
 
 
 def feature_symbols(features: str) -> list[str]:
-    """Return the vocabulary entries of features.
-
-    No piece of text is equal to one, as pieces have no spaces.
-    """
+    """Return the vocabulary entries of features, which no text equals: pieces have no spaces."""
     return [f"<feature {name}>" for name in feature_names(features)]
 
 
 def feature_names(features: str) -> list[str]:
-    """Return the single features, such as V, PST and 3 of `V;PST;3`.
-
-    Semicolons, bars and commas separate outside of parentheses: ARGAC(1;SG) is one feature.
-    """
+    """Return the features of `V;PST;3`, split outside of parentheses: ARGAC(1;SG) is one."""
     changes_of_depth, opened = [0] * len(features), []
     for place, character in enumerate(features):
         if character == "(":

@@ -25,9 +25,8 @@ def count_corpus(
 ) -> list[CorpusCounts]:
     """Read all texts once: count lines, and held-out sentences that are also trained on.
 
-    Returns the counts of the training text and then of the held-out texts. Memory does not grow
-    with the training text. Raises UserError if training is impossible: unreadable lines, files of
-    unequal length, no pairs.
+    Returns counts of the training text, then of the held-out ones. Memory does not grow with the
+    former. Raises UserError for unreadable lines, files of unequal length, and no pairs.
     """
     counts = [CorpusCounts() for _ in (train, *held_out)]
     sources = [

@@ -36,10 +36,7 @@ _FEWEST_WORDS = 4  # of a line that should have a capital: shorter ones may be l
 
 @functools.cache
 def script_of(character: str) -> str | None:
-    """Return the script of a letter, CONTROL, REPLACEMENT, or None for other characters.
-
-    The standard library does not have the script property, but names start with the script.
-    """
+    """Return the script that the name of a letter starts with, CONTROL, REPLACEMENT, or None."""
     if character == "\ufffd":
         return REPLACEMENT
     if unicodedata.category(character) in ("Cc", "Zl", "Zp") or character == _BYTE_ORDER_MARK:
@@ -58,18 +55,12 @@ def main_scripts(letters: Counter[str]) -> list[str]:
 
 
 def looks_like_mojibake(text: str) -> bool:
-    """Return True if UTF-8 seems to have been read as Latin-1 or Windows-1252 ("Ã¤" for "ä").
-
-    It looks for sequences that hardly any language has.
-    """
+    """Return True if UTF-8 seems to have been read as Latin-1 or Windows-1252: "Ã¤" for "ä"."""
     return not text.isascii() and MOJIBAKE.search(text) is not None
 
 
 def looks_tokenized(text: str) -> bool:
-    """Return True for "I can 't , he said ." and other output of tokenizers.
-
-    It does not look for a space before a question mark, which is right in French.
-    """
+    """Return True for "I can 't , he said ."; but French has a space before question marks."""
     return _BY_TOKENIZERS.search(text) is not None
 
 
@@ -81,8 +72,7 @@ def looks_split(text: str) -> bool:
 def lacks_capitals(text: str) -> bool:
     """Return True for a line of words in lower case, in a script whose sentences have capitals.
 
-    Georgian has capitals, but not at the start of a sentence. A line in another script may have
-    Latin words.
+    Georgian sentences have none. A line in another script may have Latin words.
     """
     if not (text.islower() and text.count(" ") >= _FEWEST_WORDS - 1):
         return False

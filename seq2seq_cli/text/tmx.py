@@ -35,9 +35,8 @@ def read_units(chunks: Iterable[bytes], name: str) -> Iterator[Unit]:
     """Yield the units of a TMX file, given in parts, whose encoding the file itself says.
 
     Line ends in a segment become spaces. Raises UserError, which begins with `name` and the line,
-    if the file is not well-formed XML or defines entities, which can expand to gigabytes. External
-    files, such as a `DOCTYPE`, are not read: entities that they may define have their meaning in
-    HTML, as `&nbsp;` has, or stay as they are written.
+    for XML that is not well-formed or defines entities, which can expand to gigabytes. No external
+    file is read: entities that it may define are HTML's, as `&nbsp;`, or stay as written.
     """
     reader = _Reader(name)
     for chunk in itertools.chain(filter(None, chunks), [b""]):

@@ -45,10 +45,9 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def words_of_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[range]:
-    """Return for each span of characters the range of words that it overlaps, at least one.
+    """Return for each span of characters the range of words that it overlaps, in a text with words.
 
-    A span of spaces belongs to the word that follows, as SentencePiece's ▁ does. The text must
-    contain a word.
+    A span of spaces belongs to the word that follows, as SentencePiece's ▁ does.
     """
     starts, ends = zip(*word_spans(text), strict=True)
     ranges = []
@@ -69,9 +68,6 @@ def is_word_character(character: str) -> bool:
 
 
 def continues_word(character: str) -> bool:
-    """Return True if a word before this character includes it.
-
-    Letters, digits and marks continue a word, and invisible characters that join letters.
-    """
+    """Return True for letters, digits, marks and invisible joiners, which continue a word."""
     is_inner = is_word_character(character) or character in _JOINERS
     return is_inner and not is_spaceless(character)

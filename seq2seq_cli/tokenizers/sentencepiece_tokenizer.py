@@ -123,13 +123,8 @@ class SentencePieceTokenizer(Tokenizer):
         return text, [(offsets[start], offsets[end]) for start, end in found]
 
 
-def open_model(
-    model: bytes,
-) -> tuple[sentencepiece.SentencePieceProcessor, dict[str, int]]:
-    """Return the processor of a serialized model and the ids of its pieces, in order.
-
-    Raises UserError for other bytes.
-    """
+def open_model(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, dict[str, int]]:
+    """Return a model's processor and the ids of its pieces, in order; UserError for other bytes."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)
@@ -173,13 +168,11 @@ def user_defined_in(model: bytes) -> list[str]:
 
 
 def spans(
-    processor: sentencepiece.SentencePieceProcessor,
-    text: str,
-    tokens: Iterable[tuple[str, bool]],
+    processor: sentencepiece.SentencePieceProcessor, text: str, tokens: Iterable[tuple[str, bool]]
 ) -> list[tuple[int, int]]:
     """Return the span of characters in `text` of each token.
 
-    `tokens` are the surfaces of all tokens in the normalized text, and whether they are bytes.
+    `tokens`: the surfaces of all tokens in the normalized text, and whether they are bytes.
     """
     normalized, origins = processor.normalize(text, with_offsets=True)
     found = []

@@ -6,7 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
@@ -35,9 +35,8 @@ KIND_MARK = b"seq2seq-cli tokenizer "  # and the kind begin every file but Sente
 class Tokenizer(ABC):
     """One vocabulary. `to_text(to_ids(s)) == s` for normalized text without unknown tokens.
 
-    A kind is a subclass that is made of `model` and `shared_with`, and implements the abstract
-    methods. The other methods are for entries of text in which ▁ is a space, after the special
-    tokens and the features.
+    A kind is a subclass that is made of `model` and `shared_with`. The methods that are not
+    abstract are for entries of text in which ▁ is a space, after special tokens and features.
     """
 
     is_quoted = True  # whether ▁ in text is quoted before it is split, and unquoted after it
@@ -62,23 +61,19 @@ class Tokenizer(ABC):
         side: Side = "src",
         features: Sequence[str] = (),
     ) -> "Tokenizer":
-        """Learn a vocabulary from raw lines of text; the same lines give the same bytes.
-
-        It has the kind and the size of that side, and the entries of these features.
-        """
+        """Learn a side's vocabulary from raw lines of text; the same lines give the same bytes."""
         return _class_of(config.kind.of(side)).learn(lines, config, side, features)
 
     @staticmethod
     def from_model(model: bytes, shared_with: "Tokenizer | None" = None) -> "Tokenizer":
         """Return the tokenizer with this content; UserError if it is damaged or not shared."""
-        kind: TokenizerKind = "bpe"  # SentencePiece's format says which of its kinds it is
+        kind = "bpe"  # SentencePiece's format says which of its kinds it is
         if model.startswith(KIND_MARK):
-            name = model.removeprefix(KIND_MARK).split(b"\n", 1)[0].decode("ascii", "replace")
-            found = next((known for known in TOKENIZER_KINDS if known == name), None)
-            if found is None:
-                raise UserError(f"this is a tokenizer of an unknown kind: {short(name)}")
-            kind = found
-        return implementation(TOKENIZER_KINDS[kind].tokenizer)(model, shared_with)
+            kind = model.removeprefix(KIND_MARK).split(b"\n", 1)[0].decode("ascii", "replace")
+        facts = TOKENIZER_KINDS.get(cast(TokenizerKind, kind))
+        if facts is None:
+            raise UserError(f"this is a tokenizer of an unknown kind: {short(kind)}")
+        return implementation(facts.tokenizer)(model, shared_with)
 
     @staticmethod
     def load(path: Path, shared_with: "Tokenizer | None" = None) -> "Tokenizer":
@@ -150,10 +145,9 @@ class Tokenizer(ABC):
         return self.to_ids(text)
 
     def feature_ids(self, features: str) -> list[int]:
-        """Return the ids of features such as `V;PST`; unknown ones are <unk>.
+        """Return the ids of features such as `V;PST`; UserError if the vocabulary has none.
 
-        These come first, as text begins after the last known feature. Raises UserError if the
-        vocabulary has none.
+        Unknown ones, <unk>, come first, as text begins after the last known feature.
         """
         if features and not self.features:
             raise UserError(
@@ -166,9 +160,9 @@ class Tokenizer(ABC):
     @functools.cached_property
     def features(self) -> dict[str, int]:
         """The entries of features, with their ids."""
-        learned = enumerate(self._pieces[EOS_ID + 1 :], EOS_ID + 1)
-        entries = itertools.takewhile(lambda entry: entry[1].startswith("<feature "), learned)
-        return {piece: number for number, piece in entries}
+        learned = self._pieces[EOS_ID + 1 :]
+        found = itertools.takewhile(lambda piece: piece.startswith("<feature "), learned)
+        return {piece: number for number, piece in enumerate(found, EOS_ID + 1)}
 
     def to_pieces(self, text: str) -> list[str]:
         """Return the tokens of text: ▁ is the space before a word."""
@@ -234,8 +228,7 @@ class Tokenizer(ABC):
     def surfaces(self, ids: Sequence[int]) -> list[str]:
         """Return the text that each id adds; joined, with normalized spaces, they are `to_text`.
 
-        The last byte of a character adds the character, the others nothing, nor do bytes of one
-        that is broken off.
+        The last byte of a character adds it. Other bytes, also of a broken character, add nothing.
         """
         decoder = codecs.getincrementaldecoder("utf-8")("ignore")
         surfaces: list[str] = []
@@ -258,11 +251,7 @@ def _class_of(kind: TokenizerKind) -> type[Tokenizer]:
 
 
 class Tokenizers(NamedTuple):
-    """The tokenizers of source and target.
-
-    With a shared vocabulary they are the same object, or two objects with the same pieces that
-    normalize text differently.
-    """
+    """The tokenizers of source and target; if they share a vocabulary, they may be one object."""
 
     src: Tokenizer
     tgt: Tokenizer
@@ -275,15 +264,11 @@ class Tokenizers(NamedTuple):
 def fit_tokenizers(
     text: ParallelText, config: TokenizerConfig, on_bad_line: OnBadLine = "error"
 ) -> Tokenizers:
-    """Learn the vocabularies from training text, or load them from `tokenizer.reuse`.
-
-    The tags of the text are among their symbols.
-    """
-    options = config.with_symbols(text.tags)
+    """Learn the vocabularies, with the text's tags, or load them from `tokenizer.reuse`."""
+    options, features = config.with_symbols(text.tags), features_in(text, on_bad_line)
     if config.reuse is not None:
-        return _reuse(options, config.reuse, features_in(text, on_bad_line), text.tags)
-    symbols, features = options.user_defined_symbols, features_in(text, on_bad_line)
-    rules = _rules_of(config)
+        return _reuse(options, config.reuse, features, text.tags)
+    rules, symbols = config.normalization, options.user_defined_symbols
 
     def fit(*sides: Side) -> Tokenizer:
         lines = lines_to_learn(text, options, on_bad_line, *sides)
@@ -291,29 +276,26 @@ def fit_tokenizers(
 
     if not config.shared:
         return Tokenizers(
-            *(fit(side).with_normalization(rule, symbols) for side, rule in rules.items())
+            *(fit(side).with_normalization(getattr(rules, side), symbols) for side in SIDES)
         )
-    shared = fit("src", "tgt")
-    by_rule = {rule: shared.with_normalization(rule, symbols) for rule in set(rules.values())}
-    return Tokenizers(*(by_rule[rule] for rule in rules.values()))
+    shared = fit(*SIDES)
+    src = shared.with_normalization(rules.src, symbols)
+    tgt = src if rules.src == rules.tgt else shared.with_normalization(rules.tgt, symbols)
+    return Tokenizers(src, tgt)
 
 
 def lines_to_learn(
     text: ParallelText, config: TokenizerConfig, on_bad_line: OnBadLine, *sides: Side
 ) -> Iterator[str]:
     """Yield the normalized lines that a vocabulary of one side, or of both, is learned from."""
-    rules = _rules_of(config)
-    normalize = {
-        side: _class_of(config.kind.of(side)).normalizer(rules[side], config.user_defined_symbols)
-        for side in sides
-    }
+    normalize = {}
+    for side in sides:
+        rule = getattr(config.normalization, side)
+        kind = _class_of(config.kind.of(side))
+        normalize[side] = kind.normalizer(rule, config.user_defined_symbols)
     for pair in read_pairs(text.once(), on_bad_line):
         if pair is not None and not pair.is_empty:
             yield from (normalize[side](getattr(pair, side)) for side in sides)
-
-
-def _rules_of(config: TokenizerConfig) -> dict[Side, Normalization]:
-    return {"src": config.normalization.src, "tgt": config.normalization.tgt}
 
 
 def _reuse(
@@ -363,8 +345,7 @@ def load_tokenizers(run: RunFolder, config: TokenizerConfig) -> Tokenizers:
 def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokenizer]:
     """Write one file, or two if the sides differ; return the tokenizer of each file.
 
-    Files of another vocabulary are removed, which would be read instead of these, with the lists of
-    its pieces.
+    Another vocabulary's files, which would be read instead, and lists of pieces are removed.
     """
     paths = run.new_tokenizer_paths(is_one=tokenizers.src is tokenizers.tgt)
     files = dict(zip(paths, tokenizers, strict=True))

@@ -31,10 +31,9 @@ def clusters(text: str) -> list[str]:
 
 
 def sample(lines: Iterable[str], size: int, max_characters: int = MAX_CHARACTERS) -> list[str]:
-    """Draw up to `size` lines at random (Vitter 1985, algorithm R), the same in every process.
+    """Draw up to `size` lines at random (Vitter 1985, algorithm R); UserError if they are too long.
 
-    SentencePiece can sample too, but not reproducibly. Raises UserError if the sample is too large
-    for memory.
+    SentencePiece can sample too, but not reproducibly.
     """
     generator = random.Random(0)
     sampled: list[str] = []
@@ -111,10 +110,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[str]:
 
 
 def grapheme_clusters(lines: Iterable[str], most: int) -> list[str]:
-    """Return the most frequent characters of several code points (grapheme clusters), sorted.
-
-    Clusters that cannot be entries of a vocabulary, such as a mark on a space, are left out.
-    """
+    """Return the most frequent characters of several code points that may be entries, sorted."""
     counts = Counter(x for line in lines for x in clusters(line) if len(x) > 1)
     found = {x: count for x, count in counts.items() if is_symbol(x)}
     return sorted(sorted(found, key=lambda x: (-found[x], x))[:most])

@@ -70,10 +70,9 @@ def audit_vocabulary(
 
 
 def build_vocabulary(config: Config, folder: Path) -> list[str]:
-    """Write each tokenizer and a readable list of its pieces; return a report.
+    """Write each tokenizer and a list of its pieces; return a report that shows the first pairs.
 
-    The report lists the files and shows the first pairs as pieces. Raises UserError for text that
-    cannot be read and for a run folder, before anything is written.
+    Raises UserError for unreadable text and for a run folder, before anything is written.
     """
     if RunFolder(folder).config.exists():
         raise UserError(f"{folder} is the folder of a run, which has a vocabulary: choose another")
@@ -114,9 +113,8 @@ def num_pieces(kind: TokenizerKind, num_pairs: int) -> int:
 def with_vocab_size(config: Config, num_pairs: int) -> Config:
     """Return the config with numbers in place of `tokenizer.vocab_size: auto`.
 
-    `num_pairs` are all pairs of the training text, also if the vocabulary is learned
-    in part; pairs that are read in both directions count once. A vocabulary of `tokenizer.reuse`
-    keeps its size.
+    `num_pairs`: all of the training text, each counted once if it is read in both directions. A
+    vocabulary of `tokenizer.reuse` keeps its size.
     """
     tokenizer = config.tokenizer
     asked = tokenizer.vocab_size
