@@ -12,8 +12,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -23,19 +24,14 @@ from seq2seq_cli.extras.serve.deepl import DeepL
 from seq2seq_cli.extras.serve.documents.formats import READERS
 from seq2seq_cli.extras.serve.gateway import Gateway
 from seq2seq_cli.extras.serve.libretranslate import LibreTranslate
-from seq2seq_cli.extras.serve.middleware import AllowedOrigins, BodyLimit, Failures, Observer
+from seq2seq_cli.extras.serve.middleware import AllowedOrigins, BodyLimit, Observer
 from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.request_fields import Limits
-from seq2seq_cli.extras.serve.responses import Json, error_response
+from seq2seq_cli.extras.serve.responses import answer_error
 from seq2seq_cli.extras.serve.service import TranslationService
 
 _PREFLIGHT_SECONDS = 24 * 60 * 60
-_MEDIA_TYPES = {
-    "html": "text/html",
-    "css": "text/css",
-    "js": "text/javascript",
-    "svg": "image/svg+xml",
-}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _FILES = files("seq2seq_cli.extras.serve")
 
 
@@ -62,8 +58,8 @@ def build_application(
     async def health(request: Request) -> Response:
         """Report whether the models are loaded."""
         if service.is_ready:
-            return Json({"status": "ok"})
-        return Json({"status": "loading"}, status_code=503, headers={"Retry-After": "5"})
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "loading"}, status_code=503, headers={"Retry-After": "5"})
 
     async def metrics(request: Request) -> Response:
         """Return the metrics for Prometheus."""
@@ -74,12 +70,12 @@ def build_application(
 
     async def spec(request: Request) -> Response:
         """Return the OpenAPI document."""
-        return Json(_openapi_document(limits, gateway.pairs))
+        return JSONResponse(_openapi_document(limits, gateway.pairs))
 
     routes = [*LibreTranslate(gateway).routes, *DeepL(gateway).routes]
     routes += [Route("/health", health), Route("/metrics", metrics), Route("/spec", spec)]
     for file in _FILES.joinpath("page").iterdir():
-        if media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]):
+        if media_type := _TYPES.get(file.name.rpartition(".")[2]):
             path = "/" if file.name == "page.html" else f"/{file.name}"
             routes.append(Route(path, _page_file(file.read_bytes(), media_type)))
     cors = Middleware(
@@ -93,27 +89,21 @@ def build_application(
         Middleware(Observer, monitoring, {route.path for route in routes}, limits.seconds),
         Middleware(AllowedOrigins, access.hosts, access.origins),
         *([cors] if access.origins else ()),
-        Middleware(Failures),
+        Middleware(ServerErrorMiddleware, answer_error),
         Middleware(BodyLimit, limits.body_bytes),
     ]
-    app = Starlette(routes=routes, middleware=layers, exception_handlers={HTTPException: _refuse})
+    handlers = {HTTPException: answer_error}
+    app = Starlette(routes=routes, middleware=layers, exception_handlers=handlers)
     app.router.redirect_slashes = False  # /translate/ is another path, with status 404
     return app
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return error_response(request.scope, error.status_code, error.detail, error.headers)
-
-
 def _page_file(content: bytes, media_type: str) -> Callable[[Request], Awaitable[Response]]:
-    headers = {
-        "ETag": f'"{hashlib.sha256(content).hexdigest()[:16]}"',
-        "Cache-Control": "no-cache",
-    }
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
 
     async def answer(request: Request) -> Response:
-        if headers["ETag"] in request.headers.get("if-none-match", ""):
+        if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=media_type, headers=headers)
 

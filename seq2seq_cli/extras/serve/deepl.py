@@ -3,7 +3,7 @@
 import functools
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from seq2seq_cli.config.languages import language_name
@@ -11,7 +11,7 @@ from seq2seq_cli.extras.serve.documents.formats import READERS, Reader
 from seq2seq_cli.extras.serve.documents.xml_document import XmlTags, read_xml
 from seq2seq_cli.extras.serve.gateway import Gateway
 from seq2seq_cli.extras.serve.request_fields import Fields
-from seq2seq_cli.extras.serve.responses import Json, invalid
+from seq2seq_cli.extras.serve.responses import invalid
 from seq2seq_cli.extras.serve.text_translation import TranslatedText, TranslationOptions
 
 
@@ -48,7 +48,7 @@ class DeepL:
             }
             for given, language, text in await self._translate(request, fields, "text", options)
         ]
-        return Json({"translations": translations})
+        return JSONResponse({"translations": translations})
 
     async def immersive_translate(self, request: Request) -> Response:
         """Translate a list of texts for the browser add-on Immersive Translate.
@@ -61,7 +61,7 @@ class DeepL:
             {"detected_source_lang": language, "text": text.text}
             for _, language, text in translated
         ]
-        return Json({"translations": translations})
+        return JSONResponse({"translations": translations})
 
     async def _translate(
         self, request: Request, fields: Fields, name: str, options: TranslationOptions
@@ -82,14 +82,14 @@ class DeepL:
         pairs = self._gateway.pairs
         codes = dict.fromkeys(pair.src if kind == "source" else pair.tgt for pair in pairs)
         formality = {"supports_formality": False} if kind == "target" else {}
-        return Json(
+        return JSONResponse(
             [{"language": code.upper(), "name": language_name(code), **formality} for code in codes]
         )
 
     async def usage(self, request: Request) -> Response:
         """Report that there is no limit: nothing is counted."""
         await self._gateway.fields(request)
-        return Json({"character_count": 0, "character_limit": 1_000_000_000_000})
+        return JSONResponse({"character_count": 0, "character_limit": 1_000_000_000_000})
 
 
 def _xml_reader(fields: Fields) -> Reader:

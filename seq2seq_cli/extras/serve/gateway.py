@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from starlette.requests import Request
 
@@ -23,15 +23,16 @@ from seq2seq_cli.extras.serve.text_translation import (
     TextTranslation,
     TranslatedText,
     TranslationOptions,
-    Turns,
 )
 
+Given = TypeVarTuple("Given")
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
 _MIN_CONFIDENCE = 50.0  # at which a text is taken to be in the target language already
 MAX_WITH_ATTENTION = 1_000  # characters: attention grows with the square of their number
+_MAX_AT_ONCE = 2_000  # characters of a request that needs no thread
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,14 @@ class Gateway:
         """Translate texts in order; stop if the client disconnects. Raises RequestError."""
 
         async def work() -> list[TranslatedText]:
-            turns = self.turns(texts)
             read_texts, submission = await self.submit(texts, source, target, options)
             with contextlib.closing(submission):
                 results = iter(submission.results)
-                return [
-                    await turns.call(text.whole, [await next(results) for _ in text.sentences])
-                    for text in read_texts
-                ]
+                translated = []
+                for text in read_texts:
+                    outputs = [await next(results) for _ in text.sentences]
+                    translated.append(await self.in_turn(texts, text.whole, outputs))
+                return translated
 
         async with self.in_time():
             translated = await unless_gone(request, work())
@@ -147,9 +148,9 @@ class Gateway:
         is full.
         """
         check_length(texts, self.limits)
-        if options.attention and sum(map(len, texts)) > MAX_WITH_ATTENTION:
+        if options.search.attention and sum(map(len, texts)) > MAX_WITH_ATTENTION:
             raise invalid(f"attention takes at most {MAX_WITH_ATTENTION} characters")
-        turns, runs = self.turns(texts), self.service.runs
+        runs = self.service.runs
 
         def read(text: str) -> TextTranslation:
             run, detected = self.route(text, options.read, source, target)
@@ -158,7 +159,7 @@ class Gateway:
             document = options.read(text, runs[run].splitter)
             return TextTranslation(document, run, options, detected)
 
-        read_texts = [await turns.call(read, text) for text in texts]
+        read_texts = [await self.in_turn(texts, read, text) for text in texts]
         sentences = [sentence for text in read_texts for sentence in text.sentences]
         return read_texts, self.service.submit(sentences)
 
@@ -167,9 +168,17 @@ class Gateway:
         if self.logs_text:
             logger.info(f"{source} to {target}: {text!r}: {translation!r}")
 
-    def turns(self, texts: Sequence[str]) -> Turns:
-        """Return the turns of a request to work on its texts."""
-        return Turns(self.service.long_text_thread, sum(map(len, texts)))
+    async def in_turn(
+        self, texts: Sequence[str], work: Callable[[*Given], Result], *args: *Given
+    ) -> Result:
+        """Call work on one of a request's texts; if they are long, in a thread for all requests.
+
+        They take turns: a canceled request works on at most one more text.
+        """
+        if sum(map(len, texts)) <= _MAX_AT_ONCE:
+            return work(*args)
+        thread = self.service.long_text_thread
+        return await asyncio.get_running_loop().run_in_executor(thread, work, *args)
 
     @asynccontextmanager
     async def in_time(self, deadline: float | None = None) -> AsyncIterator[None]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -16,8 +16,9 @@ from seq2seq_cli.extras.serve.documents.formats import READERS, Reader, words_of
 from seq2seq_cli.extras.serve.gateway import MAX_WITH_ATTENTION, Gateway, unless_gone
 from seq2seq_cli.extras.serve.glossary import Glossary
 from seq2seq_cli.extras.serve.languages import Detected, detect
+from seq2seq_cli.extras.serve.messages import SearchOptions
 from seq2seq_cli.extras.serve.request_fields import Fields, check_length
-from seq2seq_cli.extras.serve.responses import Json, RequestError, invalid
+from seq2seq_cli.extras.serve.responses import RequestError, invalid
 from seq2seq_cli.extras.serve.scheduler import Submission
 from seq2seq_cli.extras.serve.text_translation import TranslationOptions
 
@@ -37,14 +38,16 @@ class LibreTranslate:
         fields = await self._gateway.fields(request)
         texts = fields.texts("q")
         source, target = fields.text("source"), fields.text("target")
-        options = TranslationOptions(
-            read=_reader(fields),
-            alternatives=fields.whole_number("alternatives", self._gateway.limits.alternatives),
-            glossary=Glossary(fields.glossary("glossary")),
-            alignments=fields.flag("alignments"),
+        read = _reader(fields)
+        alternatives = fields.whole_number("alternatives", self._gateway.limits.alternatives)
+        glossary = Glossary(fields.glossary())
+        search = SearchOptions(
+            n_best=1 + alternatives,
+            alignment=fields.flag("alignments"),
             attention=fields.flag("attention"),
             log_probs=fields.flag("log_probs"),
         )
+        options = TranslationOptions(read, glossary, search)
         if fields.flag("stream"):
             if isinstance(texts, list):
                 raise invalid("stream takes one text")
@@ -53,15 +56,15 @@ class LibreTranslate:
         reports = []
         for text in await self._gateway.translate(request, many, source, target, options):
             report = _report(text.text, text.detected)
-            if options.alternatives:
+            if alternatives:
                 report["alternatives"] = text.alternatives
-            if options.has_details:
+            if search != SearchOptions(search.n_best):  # it has details
                 report["sentences"] = [sentence.report(options) for sentence in text.sentences]
             reports.append(report)
         if not isinstance(texts, list):
-            return Json(reports[0])
+            return JSONResponse(reports[0])
         names = [*reports[0]] if reports else ["translatedText"]
-        return Json({name: [report[name] for report in reports] for name in names})
+        return JSONResponse({name: [report[name] for report in reports] for name in names})
 
     async def _stream(
         self, request: Request, text: str, source: str, target: str, options: TranslationOptions
@@ -73,8 +76,6 @@ class LibreTranslate:
                 request, self._gateway.submit([text], source, target, options)
             )
 
-        has_details = options.has_details or options.alternatives > 0
-
         async def events() -> AsyncIterator[bytes]:
             whole = ""
             try:
@@ -82,7 +83,7 @@ class LibreTranslate:
                     async with self._gateway.in_time(deadline):
                         sentence = translation.add(await result)
                     whole += sentence.new_text
-                    details = sentence.report(options) if has_details else {}
+                    details = sentence.report(options) if options.search != SearchOptions() else {}
                     yield _event("sentence", {"text": sentence.new_text, **details})
             except RequestError as error:
                 refusal = {"error": error.detail, "status": error.status_code}
@@ -97,7 +98,7 @@ class LibreTranslate:
     async def languages(self, request: Request) -> Response:
         """List the languages, each with those that it can be translated to."""
         pairs = self._gateway.pairs
-        return Json(
+        return JSONResponse(
             [
                 {
                     "code": code,
@@ -113,17 +114,16 @@ class LibreTranslate:
         fields = await self._gateway.fields(request)
         text, read = fields.text("q"), _reader(fields)
         check_length([text], self._gateway.limits)
-        turns = self._gateway.turns([text])
         async with self._gateway.in_time():
-            words = await turns.call(words_of, text, read)
-            found = await turns.call(detect, words, self._gateway.languages)
-        return Json([each._asdict() for each in found])
+            words = await self._gateway.in_turn([text], words_of, text, read)
+            found = await self._gateway.in_turn([text], detect, words, self._gateway.languages)
+        return JSONResponse([each._asdict() for each in found])
 
     async def settings(self, request: Request) -> Response:
         """Tell a page the limits of the server."""
         limits, (src, tgt) = self._gateway.limits, self._gateway.pairs[0]
         has_token = self._gateway.token is not None
-        return Json(
+        return JSONResponse(
             {
                 "apiKeys": has_token,
                 "keyRequired": has_token,

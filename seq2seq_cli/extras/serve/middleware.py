@@ -18,14 +18,11 @@ logger = logging.getLogger(__name__)
 
 SECONDS_TO_DROP = 5.0  # the rest of a body that has been refused
 MAX_BYTES_TO_DROP = 1 << 24
-# Nothing from other origins, no inline scripts or styles, no frames of other pages.
-_CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
 _SECURITY_HEADERS = {
-    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
+    # Nothing from other origins, no inline scripts or styles, no frames of other pages.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; manifest-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -37,7 +34,7 @@ _SECURITY_HEADERS = {
 
 @dataclass
 class Observer:
-    """The outermost layer: counts and logs requests, and adds security headers to answers.
+    """The outermost layer: counts and logs requests and failures, and adds security headers.
 
     Log and metrics contain no text: queries may have some, and unknown paths are called other.
     """
@@ -68,6 +65,8 @@ class Observer:
             await self.app(scope, receive, send_in_time)
         except ClientDisconnect:
             status = CLIENT_GONE
+        except Exception:  # has been answered with status 500, unless an answer had begun
+            logger.exception("a request has failed")
         finally:
             self.monitoring.in_progress.dec()
             seconds = time.perf_counter() - start
@@ -106,30 +105,6 @@ class AllowedOrigins:
 
 def _without_port(host: str) -> str:
     return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
-
-
-@dataclass
-class Failures:
-    """Answers with status 500 when a handler fails; the traceback is logged."""
-
-    app: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_started = False
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal has_started
-            has_started = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive, send_and_note)
-        except ClientDisconnect:
-            raise
-        except Exception:
-            logger.exception("a request has failed")
-            if not has_started:
-                await error_response(scope, 500, "Internal server error")(scope, receive, send)
 
 
 @dataclass

@@ -47,19 +47,7 @@ class LoadedRun:
         """Translate a batch; a sentence that cannot be translated has a message instead."""
         start = time.perf_counter()
         issues: list[Issues] = []
-        try:
-            self._check_features(batch.sentences)
-            outputs: list[list[Translation] | str] = [
-                *self.search(batch.sentences, batch.options, issues)
-            ]
-        except UserError:  # about one of the sentences
-            outputs = []
-            for sentence in batch.sentences:
-                try:
-                    self._check_features([sentence])
-                    outputs += self.search([sentence], batch.options, issues)
-                except UserError as error:
-                    outputs.append(str(error))
+        outputs = self._outputs(batch.sentences, batch.options, issues)
         best = [output[0] for output in outputs if not isinstance(output, str)]
         return BatchResult(
             tuple(
@@ -72,6 +60,17 @@ class LoadedRun:
             sum(each.at_length_limit for each in issues),
             time.perf_counter() - start,
         )
+
+    def _outputs(
+        self, sentences: Sequence[SentenceInput], options: SearchOptions, issues: list[Issues]
+    ) -> list[list[Translation] | str]:
+        try:
+            self._check_features(sentences)
+            return [*self.search(sentences, options, issues)]
+        except UserError as error:  # about one of the sentences
+            if len(sentences) == 1:
+                return [str(error)]
+            return [self._outputs([each], options, issues)[0] for each in sentences]
 
     def _check_features(self, sentences: Sequence[SentenceInput]) -> None:
         """Raise UserError if a model with features gets unknown ones, or none."""

@@ -109,23 +109,21 @@ class Fields:
             raise invalid(f"{name} must be true or false")
         return value
 
-    def glossary(self, name: str) -> dict[str, str]:
-        """Return an object whose keys and values are phrases; empty if it is missing."""
-        value = self.values.get(name)
-        if isinstance(value, str) and value and name not in self.in_json:
-            value = _json_object(value.encode("utf-8", "surrogatepass"), name)
-        value = value or {}
+    def glossary(self) -> dict[str, str]:
+        """Return translations of terms; empty if there are none."""
+        value = self.values.get("glossary") or {}
+        if isinstance(value, str) and "glossary" not in self.in_json:
+            value = _json_object(value.encode("utf-8", "surrogatepass"), "glossary")
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-            raise invalid(f'{name} must be an object such as {{"term": "translation"}}')
+            raise invalid('glossary must be an object such as {"term": "translation"}')
         if len(value) > _MAX_GLOSSARY_ENTRIES:
-            raise invalid(f"{name} has more than {_MAX_GLOSSARY_ENTRIES} entries")
-        if any(len(text) > _MAX_ENTRY_LENGTH for entry in value.items() for text in entry):
-            raise invalid(f"{name} has an entry of more than {_MAX_ENTRY_LENGTH} characters")
-        if not all(term.strip() and translation.strip() for term, translation in value.items()):
-            raise invalid(f"{name} has an empty entry")
-        return {
-            _well_formed(term): _well_formed(translation) for term, translation in value.items()
-        }
+            raise invalid(f"glossary has more than {_MAX_GLOSSARY_ENTRIES} entries")
+        texts = [text for entry in value.items() for text in entry]
+        if any(len(text) > _MAX_ENTRY_LENGTH for text in texts):
+            raise invalid(f"glossary has an entry of more than {_MAX_ENTRY_LENGTH} characters")
+        if not all(text.strip() for text in texts):
+            raise invalid("glossary has an empty entry")
+        return {_well_formed(term): _well_formed(meaning) for term, meaning in value.items()}
 
 
 def _form_values(data: bytes) -> dict[str, Any]:

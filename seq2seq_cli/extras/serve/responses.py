@@ -1,11 +1,10 @@
 """Answers of the server: JSON, and errors with a status and a message."""
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.types import Scope
 
 CLIENT_GONE = 499  # logged and counted when the client has closed the connection
@@ -24,21 +23,18 @@ def invalid(message: str) -> RequestError:
     return RequestError(400, f"Invalid request: {message}")
 
 
-class Json(Response):
-    """JSON in UTF-8; unpaired surrogates, which a client may have sent, become question marks."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode("utf-8", "replace")
-
-
 def error_response(
     scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None
-) -> Json:
+) -> JSONResponse:
     """Return an error; its field is named as in the dialect of the path."""
-    return Json({"message" if is_deepl(scope) else "error": message}, status, headers)
+    return JSONResponse({"message" if is_deepl(scope) else "error": message}, status, headers)
+
+
+async def answer_error(request: Request, error: Exception) -> JSONResponse:
+    """Return the answer to a request that was refused, or has failed."""
+    if isinstance(error, HTTPException):
+        return error_response(request.scope, error.status_code, error.detail, error.headers)
+    return error_response(request.scope, 500, "Internal server error")
 
 
 def is_deepl(scope: Scope) -> bool:

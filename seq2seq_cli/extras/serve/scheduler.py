@@ -158,9 +158,7 @@ class Scheduler:
         for each in reversed(taken):
             each.tries += 1
             if each.tries < _MAX_TRIES:
-                ticket = Ticket(batch.run, batch.options, deque([each]), is_alone=True)
-                self._tickets.appendleft(ticket)
-                self._count([ticket])
+                self.put_back(batch, [each])
             else:
                 _fail([each], f"the process that translated it died {_MAX_TRIES} times")
 

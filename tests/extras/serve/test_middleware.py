@@ -5,11 +5,13 @@ import errno
 from collections.abc import Callable
 
 import pytest
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from seq2seq_cli.extras.serve.middleware import Failures, Observer
+from seq2seq_cli.extras.serve.middleware import Observer
 from seq2seq_cli.extras.serve.monitoring import Monitoring
+from seq2seq_cli.extras.serve.responses import answer_error
 
 SCOPE = {"type": "http", "method": "GET", "path": "/spec", "headers": []}
 
@@ -24,7 +26,8 @@ def status_counted(app: ASGIApp, send: Callable[[Message], None]) -> str:
     async def send_soon(message: Message) -> None:
         send(message)
 
-    observer = Observer(Failures(app), monitoring, {"/spec"}, seconds_to_send=60)
+    layer = ServerErrorMiddleware(app, answer_error)
+    observer = Observer(layer, monitoring, {"/spec"}, seconds_to_send=60)
     asyncio.run(observer(dict(SCOPE), receive, send_soon))
     samples = [one for metric in monitoring.requests.collect() for one in metric.samples]
     (status,) = (one.labels["status"] for one in samples if one.name.endswith("_total"))

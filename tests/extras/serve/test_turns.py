@@ -3,10 +3,17 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from seq2seq_cli.extras.serve.text_translation import Turns
+from seq2seq_cli.extras.serve.gateway import Gateway
+
+LONG = ["a" * 5_000]
+
+
+def gateway(thread: ThreadPoolExecutor) -> Gateway:
+    return Gateway(SimpleNamespace(long_text_thread=thread), None, None, False)
 
 
 def test_requests_take_turns():
@@ -19,12 +26,12 @@ def test_requests_take_turns():
         done.append(text)
         return text.upper()
 
-    async def request(name: str, turns: Turns) -> list[str]:
-        return [await turns.call(work, f"{name}{number}") for number in range(3)]
+    async def request(name: str, server: Gateway) -> list[str]:
+        return [await server.in_turn(LONG, work, f"{name}{number}") for number in range(3)]
 
     async def main() -> None:
-        thread = ThreadPoolExecutor(1)
-        tasks = [asyncio.create_task(request(name, Turns(thread, 5_000))) for name in "abc"]
+        server = gateway(ThreadPoolExecutor(1))
+        tasks = [asyncio.create_task(request(name, server)) for name in "abc"]
         await asyncio.sleep(0)  # so that each of them waits for its first turn
         tasks[1].cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -46,17 +53,18 @@ def test_a_request_that_is_given_up_works_on_one_text_only():
         may_end.wait(60)
         done.append(number)
 
-    async def request(turns: Turns) -> None:
-        for number in range(64):
-            await turns.call(work, number)
-
     async def main() -> None:
-        thread = ThreadPoolExecutor(1)
-        task = asyncio.create_task(request(Turns(thread, 5_000)))
+        server = gateway(ThreadPoolExecutor(1))
+
+        async def request() -> None:
+            for number in range(64):
+                await server.in_turn(LONG, work, number)
+
+        task = asyncio.create_task(request())
         await asyncio.to_thread(has_begun.wait, 60)
         task.cancel()
         may_end.set()
-        await Turns(thread, 5_000).call(done.append, -1)
+        await server.in_turn(LONG, done.append, -1)
 
     asyncio.run(main())
     assert done == [0, -1]
@@ -64,9 +72,9 @@ def test_a_request_that_is_given_up_works_on_one_text_only():
 
 def test_short_requests_do_not_wait():
     async def main() -> None:
-        thread, may_end = ThreadPoolExecutor(1), threading.Event()
-        long = asyncio.create_task(Turns(thread, 5_000).call(may_end.wait, 60))
-        assert await Turns(thread, 100).call(str.upper, "short") == "SHORT"
+        server, may_end = gateway(ThreadPoolExecutor(1)), threading.Event()
+        long = asyncio.create_task(server.in_turn(LONG, may_end.wait, 60))
+        assert await server.in_turn(["short"], str.upper, "short") == "SHORT"
         may_end.set()
         assert await long
 

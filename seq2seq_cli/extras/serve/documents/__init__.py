@@ -1,4 +1,1 @@
-"""Documents in several formats: extracts sentences and replaces them; never imports torch.
-
-Everything else (white space, markup, times of subtitles) is copied.
-"""
+"""Documents in several formats: their sentences are replaced, and everything else is copied."""

@@ -51,9 +51,8 @@ class DocumentWriter:
             return self._document.escape(translation.text)
         words = _AlignedWords(sentence.text, translation)
         nodes = [_Node(span, *words.target_range(span)) for span in sentence.spans]
-        roots = _tree(nodes)
         writer = _MarkupWriter(sentence.text, translation.text, nodes, self._document)
-        return "".join(writer.write((0, len(translation.text)), roots))
+        return "".join(writer.write((0, len(translation.text)), _tree(nodes)))
 
     def rest(self) -> str:
         """Return the text after the last sentence."""
@@ -125,14 +124,9 @@ class _AlignedWords:
         before = self._source[self._src_starts[words[0]] : span.start]
         after = self._source[span.end : self._src_ends[words[-1]]]
         if span.replaces:
-            return any(is_word_character(letter) for letter in before + after)
-        inner = (
-            is_word_character(self._source[span.start]),
-            is_word_character(self._source[span.end - 1]),
-        )
-        return (inner[0] and is_word_character(before[-1:])) or (
-            inner[1] and is_word_character(after[:1])
-        )
+            return any(map(is_word_character, before + after))
+        ends = (before[-1:], self._source[span.start]), (self._source[span.end - 1], after[:1])
+        return any(is_word_character(a) and is_word_character(b) for a, b in ends)
 
     def _place(self, position: int) -> int:
         """Return the position of markup without words: next to the same word."""
