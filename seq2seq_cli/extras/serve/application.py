@@ -25,7 +25,6 @@ from seq2seq_cli.extras.serve.documents.formats import READERS
 from seq2seq_cli.extras.serve.gateway import Gateway
 from seq2seq_cli.extras.serve.libretranslate import LibreTranslate
 from seq2seq_cli.extras.serve.middleware import AllowedOrigins, BodyLimit, Observer
-from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.request_fields import Limits
 from seq2seq_cli.extras.serve.responses import answer_error
 from seq2seq_cli.extras.serve.service import TranslationService
@@ -45,15 +44,11 @@ class Access:
 
 
 def build_application(
-    service: TranslationService,
-    monitoring: Monitoring,
-    limits: Limits,
-    access: Access,
-    *,
-    logs_text: bool,
+    service: TranslationService, limits: Limits, access: Access, *, logs_text: bool
 ) -> ASGIApp:
     """Return everything that answers requests."""
     gateway = Gateway(service, limits, access.token, logs_text)
+    monitoring = service.monitoring
 
     async def health(request: Request) -> Response:
         """Report whether the models are loaded."""

@@ -21,7 +21,6 @@ from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.extras.serve.application import Access, build_application
 from seq2seq_cli.extras.serve.languages import load_detector
 from seq2seq_cli.extras.serve.middleware import MAX_BYTES_TO_DROP, SECONDS_TO_DROP
-from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.request_fields import Limits
 from seq2seq_cli.extras.serve.served_run import RunToServe
 from seq2seq_cli.extras.serve.service import TranslationService
@@ -57,13 +56,12 @@ def serve(
     """
 
     async def run_server() -> None:
-        monitoring = Monitoring()
         service = TranslationService(
-            runs, monitoring, workers=workers, queue_limit=queue_limit, cache_bytes=cache_bytes
+            runs, workers=workers, queue_limit=queue_limit, cache_bytes=cache_bytes
         )
         server = _Server(
             uvicorn.Config(
-                build_application(service, monitoring, limits, access, logs_text=logs_text),
+                build_application(service, limits, access, logs_text=logs_text),
                 http=_Protocol,
                 ws="none",
                 lifespan="off",
@@ -156,7 +154,6 @@ class _Protocol(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _num_bytes = 0  # of headers so far
     _has_headers = False  # all of the request; what comes after its body are trailers
-    _headers_are_too_large = False
     _is_refused = False
 
     def connection_made(self, transport: Any) -> None:
@@ -171,8 +168,7 @@ class _Protocol(HttpToolsProtocol):
                 continue
             self._parse(part)
             if self._num_bytes > _MAX_HEADER_BYTES:
-                self._headers_are_too_large = True
-                self.send_400_response("")
+                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         if self._is_refused:
             if self._num_bytes > MAX_BYTES_TO_DROP:
                 self.transport.abort()
@@ -191,7 +187,7 @@ class _Protocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             logger.warning("Invalid HTTP request received.")
-            self.send_400_response("")
+            self._refuse(HTTPStatus.BAD_REQUEST)
         except httptools.HttpParserUpgrade as upgrade:
             method, version = self.parser.get_method(), self.parser.get_http_version().encode()
             lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
@@ -208,7 +204,7 @@ class _Protocol(HttpToolsProtocol):
         if self._has_headers:
             return
         if len(self.headers) == _MAX_HEADERS:
-            self._headers_are_too_large = True
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
             raise OverflowError  # stops the parser
         super().on_header(name, value)
 
@@ -229,12 +225,14 @@ class _Protocol(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
-    def send_400_response(self, msg: str) -> None:
+    def _refuse(self, status: HTTPStatus) -> None:
         """Refuse an invalid request, or headers that are too large, and close the connection.
 
         What the client still sends is dropped for a while, so that it can read the answer. There is
         no answer if the one to an earlier request is pending or has begun.
         """
+        if self._is_refused:
+            return
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             if self.pipeline or cycle.response_started or not cycle.more_body:
@@ -242,9 +240,6 @@ class _Protocol(HttpToolsProtocol):
                 return
             cycle.disconnected = True
             cycle.message_event.set()
-        status = HTTPStatus.BAD_REQUEST
-        if self._headers_are_too_large:
-            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
         body = f'{{"error":"{status.phrase}"}}'
         self.transport.write(
             f"HTTP/1.1 {status.value} {status.phrase}\r\n"

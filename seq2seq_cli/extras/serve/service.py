@@ -22,7 +22,9 @@ _TOKENS_PER_BATCH = 1_024
 _SECONDS_TO_GATHER = 0.002  # so that sentences that arrive together are one batch
 _MAX_SHARE = 1 / 64  # of the cache, for one sentence
 # Estimated sizes of Python's objects, in bytes.
-_ENTRY, _TEXT, _NUMBERS, _TOKEN = 600, 80, 100, 90
+_ENTRY, _TEXT, _NUMBERS, _TOKEN = 800, 80, 100, 90
+
+Result = asyncio.Future[Outputs]
 
 
 class TranslationCache:
@@ -30,48 +32,44 @@ class TranslationCache:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._entries: OrderedDict[SentenceToTranslate, tuple[Outputs, int]] = OrderedDict()
-        self.num_bytes = 0
+        self._entries: OrderedDict[SentenceToTranslate, tuple[Result, int]] = OrderedDict()
+        self._num_bytes = 0
 
-    def get(self, sentence: SentenceToTranslate) -> Outputs | None:
+    def get(self, sentence: SentenceToTranslate) -> Result | None:
         """Return the translations of a sentence; None if they are not cached."""
         if sentence not in self._entries:
             return None
         self._entries.move_to_end(sentence)
         return self._entries[sentence][0]
 
-    def put(self, sentence: SentenceToTranslate, outputs: Outputs) -> None:
-        """Cache the translations of a sentence, unless they are very large."""
+    def put(self, sentence: SentenceToTranslate, result: Result) -> None:
+        """Cache the translations of a sentence, if it has some that are not very large."""
+        if result.cancelled() or result.exception() is not None:
+            return
         size = _ENTRY + 4 * len(sentence.sentence.text)
-        for output in outputs:
+        for output in result.result():
             numbers = len(output.alignment) + len(output.log_probs)
             size += _TEXT + 4 * len(output.text) + _NUMBERS * numbers + _TOKEN * len(output.tokens)
         is_small = size <= self._max_bytes * _MAX_SHARE
         if sentence in self._entries or sentence.options.attention or not is_small:
             return
-        self._entries[sentence] = outputs, size
-        self.num_bytes += size
-        while self.num_bytes > self._max_bytes:
+        self._entries[sentence] = result, size
+        self._num_bytes += size
+        while self._num_bytes > self._max_bytes:
             _, (_, freed) = self._entries.popitem(last=False)
-            self.num_bytes -= freed
+            self._num_bytes -= freed
 
 
 class TranslationService:
     """Runs, whose models are in other processes, and are reloaded when their files change."""
 
     def __init__(
-        self,
-        runs: Sequence[RunToServe],
-        monitoring: Monitoring,
-        *,
-        workers: int,
-        queue_limit: int,
-        cache_bytes: int,
+        self, runs: Sequence[RunToServe], *, workers: int, queue_limit: int, cache_bytes: int
     ) -> None:
         """`queue_limit` is in sentences. Raises UserError if a run cannot be read."""
         self._to_serve = tuple(runs)
         self._num_workers = workers
-        self._monitoring = monitoring
+        self.monitoring = Monitoring()
         self.runs = _read_runs(runs)
         self._scheduler = Scheduler(_TOKENS_PER_BATCH, _SECONDS_TO_GATHER, queue_limit, workers)
         self._cache_bytes = cache_bytes
@@ -82,7 +80,7 @@ class TranslationService:
         self._group: WorkerGroup | None = None
         self._stamps = [run.file_stamps() for run in runs]  # at the last attempt to load
         self._must_reload = asyncio.Event()
-        monitoring.queue.set_function(lambda: self._scheduler.num_waiting)
+        self.monitoring.queue.set_function(lambda: self._scheduler.num_waiting)
 
     @property
     def is_ready(self) -> bool:
@@ -107,16 +105,14 @@ class TranslationService:
     def submit(self, sentences: Sequence[SentenceToTranslate]) -> Submission:
         """Queue the sentences that are not cached. Raises RequestError if the queue is full."""
         cached = [self._cache.get(sentence) for sentence in sentences]
-        new = [s for s, outputs in zip(sentences, cached, strict=True) if outputs is None]
+        new = [s for s, result in zip(sentences, cached, strict=True) if result is None]
         submission = self._scheduler.submit(new) if new else Submission([], [], self._scheduler)
-        self._monitoring.sentences.labels("cache").inc(len(sentences) - len(new))
-        self._monitoring.sentences.labels("model").inc(len(new))
+        self.monitoring.sentences.labels("cache").inc(len(sentences) - len(new))
+        self.monitoring.sentences.labels("model").inc(len(new))
         for sentence, result in zip(new, submission.results, strict=True):
-            result.add_done_callback(functools.partial(_keep, self._cache, sentence))
+            result.add_done_callback(functools.partial(self._cache.put, sentence))
         queued = iter(submission.results)
-        submission.results = [
-            next(queued) if outputs is None else _done(outputs) for outputs in cached
-        ]
+        submission.results = [result or next(queued) for result in cached]
         return submission
 
     def kill_workers(self) -> None:
@@ -130,7 +126,7 @@ class TranslationService:
         runs = await asyncio.to_thread(_read_runs, self._to_serve)
         models = await ModelProcess.start(self._to_serve)
         group = WorkerGroup(
-            models, self._scheduler, self._monitoring, self._num_workers, self._must_reload.set
+            models, self._scheduler, self.monitoring, self._num_workers, self._must_reload.set
         )
         try:
             await group.first_worker
@@ -142,7 +138,7 @@ class TranslationService:
         self._group = group
         self.runs = runs
         self._cache = TranslationCache(self._cache_bytes)  # the old models still fill the old one
-        self._monitoring.loads.inc()
+        self.monitoring.loads.inc()
 
     async def _keep_up_to_date(self) -> None:
         """Reload the models when their files have changed, or their process has ended."""
@@ -183,16 +179,3 @@ def _read_runs(runs: Sequence[RunToServe]) -> list[ServedRun]:
                 "serve one of them, or an ensemble of train --ensemble"
             )
     return served
-
-
-def _keep(
-    cache: TranslationCache, sentence: SentenceToTranslate, result: asyncio.Future[Outputs]
-) -> None:
-    if not result.cancelled() and result.exception() is None:
-        cache.put(sentence, result.result())
-
-
-def _done(outputs: Outputs) -> asyncio.Future[Outputs]:
-    future = asyncio.get_running_loop().create_future()
-    future.set_result(outputs)
-    return future

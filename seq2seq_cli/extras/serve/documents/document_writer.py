@@ -159,7 +159,7 @@ class _AlignedWords:
         That is the same text, such as the comma after f(), or punctuation.
         """
         _, rest = self._divided_word(position)
-        if rest and self._target[start:end].endswith(rest) and len(rest) < end - start:
+        if rest and self._target.endswith(rest, start + 1, end):
             return end - len(rest)
         if place := self._dividing(rest[:1], position, start, end):
             return place

@@ -256,14 +256,11 @@ def _marked(raw: str, tokens: Sequence[_Inline], breaks: Sequence[str]) -> tuple
         markup = markup.replace("\n", " ") if kind != "hard_break" else breaks[num_lines - 1]
         if kind == "escape":
             words = _LINE_END.sub(" ", unescapeAll(markup))
-        elif kind == "code":
-            words = markup.strip("`").strip()
-            marks.append(Mark(length, markup, "replace", end=length + len(words)))
         elif kind == "soft_break":
             words = " "
-        elif kind == "hard_break":
-            words = "\n"
-            marks.append(Mark(length, markup, "replace", end=length + 1))
+        elif kind in ("code", "hard_break"):
+            words = "\n" if kind == "hard_break" else markup.strip("`").strip()
+            marks.append(Mark(length, markup, "replace", end=length + len(words)))
         elif kind == "object":
             marks.append(Mark(length, markup, "point"))
         elif kind == "html":

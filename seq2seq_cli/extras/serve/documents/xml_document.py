@@ -79,11 +79,10 @@ def _with_structure(source: str, events: Sequence[Event], tags: XmlTags) -> Iter
     with_text: set[int] = set()
     for number, event in enumerate(events):
         if event.kind == "close" and num_opened[event.name]:
-            while (last := events[opened[-1]].name) != event.name:
+            last = ""
+            while last != event.name:
+                last = events[opened.pop()].name
                 num_opened[last] -= 1
-                opened.pop()
-            num_opened[last] -= 1
-            opened.pop()
         parents.append(opened[-1])
         if event.kind == "open":
             num_opened[event.name] += 1
