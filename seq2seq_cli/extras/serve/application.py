@@ -51,20 +51,17 @@ def build_application(
     monitoring = service.monitoring
 
     async def health(request: Request) -> Response:
-        """Report whether the models are loaded."""
         if service.is_ready:
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "loading"}, status_code=503, headers={"Retry-After": "5"})
 
     async def metrics(request: Request) -> Response:
-        """Return the metrics for Prometheus."""
         gateway.check_token(request)
         return Response(
             generate_latest(monitoring.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
 
     async def spec(request: Request) -> Response:
-        """Return the OpenAPI document."""
         return JSONResponse(_openapi_document(limits, gateway.pairs))
 
     routes = [*LibreTranslate(gateway).routes, *DeepL(gateway).routes]

@@ -9,10 +9,9 @@ from starlette.routing import Route
 from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.extras.serve.documents.formats import READERS, Reader
 from seq2seq_cli.extras.serve.documents.xml_document import XmlTags, read_xml
-from seq2seq_cli.extras.serve.gateway import Gateway
+from seq2seq_cli.extras.serve.gateway import Gateway, TranslatedText, TranslationOptions
 from seq2seq_cli.extras.serve.request_fields import Fields
 from seq2seq_cli.extras.serve.responses import invalid
-from seq2seq_cli.extras.serve.text_translation import TranslatedText, TranslationOptions
 
 
 class DeepL:
@@ -51,10 +50,7 @@ class DeepL:
         return JSONResponse({"translations": translations})
 
     async def immersive_translate(self, request: Request) -> Response:
-        """Translate a list of texts for the browser add-on Immersive Translate.
-
-        The add-on has only a URL, so the token is in its query.
-        """
+        """Translate texts for the add-on Immersive Translate, whose URL has the token."""
         fields = await self._gateway.fields(request)
         translated = await self._translate(request, fields, "text_list", TranslationOptions())
         translations = [
@@ -68,7 +64,6 @@ class DeepL:
     ) -> list[tuple[str, str, TranslatedText]]:
         """Return the texts of a field, the language of each, and its translation."""
         texts = fields.texts(name)
-        texts = [texts] if isinstance(texts, str) else texts
         source, target = fields.text("source_lang", "auto") or "auto", fields.text("target_lang")
         translated = await self._gateway.translate(request, texts, source, target, options)
         languages = [text.detected.language if text.detected else source for text in translated]
@@ -96,8 +91,7 @@ def _xml_reader(fields: Fields) -> Reader:
     """Return what reads XML with the options of a request."""
 
     def tags(name: str) -> frozenset[str]:
-        given = fields.texts(name) if fields.values.get(name) else []
-        lists = [given] if isinstance(given, str) else given
+        lists = fields.texts(name) if fields.values.get(name) else []
         return frozenset(tag.strip() for each in lists for tag in each.split(","))
 
     options = XmlTags(

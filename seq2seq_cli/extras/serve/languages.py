@@ -46,12 +46,11 @@ def find_language(asked: str, known: Iterable[str]) -> str | None:
     if not is_language(wanted) or len(wanted) > _LONGEST_CODE:
         return None
     meant = _parts(wanted)
-    near = [(code, _parts(code)) for code in codes]
-    near = [(code, parts) for code, parts in near if parts.language == meant.language]
+    near = [code for code in codes if _parts(code).language == meant.language]
     if len(near) > 1:
-        near = [(code, parts) for code, parts in near if parts.script == meant.script]
-        near.sort(key=lambda each: each[1].region != meant.region)
-    return near[0][0] if near else None
+        near = [code for code in near if _parts(code).script == meant.script]
+        near.sort(key=lambda code: _parts(code).region != meant.region)
+    return near[0] if near else None
 
 
 @functools.lru_cache(maxsize=1_000)

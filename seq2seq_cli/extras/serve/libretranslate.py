@@ -13,14 +13,18 @@ from starlette.types import Receive, Scope, Send
 
 from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.extras.serve.documents.formats import READERS, Reader, words_of
-from seq2seq_cli.extras.serve.gateway import MAX_WITH_ATTENTION, Gateway, unless_gone
+from seq2seq_cli.extras.serve.gateway import (
+    MAX_WITH_ATTENTION,
+    Gateway,
+    TranslationOptions,
+    unless_gone,
+)
 from seq2seq_cli.extras.serve.glossary import Glossary
 from seq2seq_cli.extras.serve.languages import Detected, detect
 from seq2seq_cli.extras.serve.messages import SearchOptions
 from seq2seq_cli.extras.serve.request_fields import Fields, check_length
 from seq2seq_cli.extras.serve.responses import RequestError, invalid
 from seq2seq_cli.extras.serve.scheduler import Submission
-from seq2seq_cli.extras.serve.text_translation import TranslationOptions
 
 
 class LibreTranslate:
@@ -36,7 +40,7 @@ class LibreTranslate:
     async def translate(self, request: Request) -> Response:
         """Translate a text or a list of texts."""
         fields = await self._gateway.fields(request)
-        texts = fields.texts("q")
+        texts, is_list = fields.texts("q"), isinstance(fields.values["q"], list)
         source, target = fields.text("source"), fields.text("target")
         read = _reader(fields)
         alternatives = fields.whole_number("alternatives", self._gateway.limits.alternatives)
@@ -49,19 +53,18 @@ class LibreTranslate:
         )
         options = TranslationOptions(read, glossary, search)
         if fields.flag("stream"):
-            if isinstance(texts, list):
+            if is_list:
                 raise invalid("stream takes one text")
-            return await self._stream(request, texts, source, target, options)
-        many = texts if isinstance(texts, list) else [texts]
+            return await self._stream(request, texts[0], source, target, options)
         reports = []
-        for text in await self._gateway.translate(request, many, source, target, options):
+        for text in await self._gateway.translate(request, texts, source, target, options):
             report = _report(text.text, text.detected)
             if alternatives:
                 report["alternatives"] = text.alternatives
             if search != SearchOptions(search.n_best):  # it has details
                 report["sentences"] = [sentence.report(options) for sentence in text.sentences]
             reports.append(report)
-        if not isinstance(texts, list):
+        if not is_list:
             return JSONResponse(reports[0])
         names = [*reports[0]] if reports else ["translatedText"]
         return JSONResponse({name: [report[name] for report in reports] for name in names})
@@ -103,7 +106,7 @@ class LibreTranslate:
                 {
                     "code": code,
                     "name": language_name(code),
-                    "targets": list(dict.fromkeys(tgt for src, tgt in pairs if src == code)),
+                    "targets": [tgt for src, tgt in pairs if src == code],
                 }
                 for code in self._gateway.languages
             ]

@@ -99,8 +99,7 @@ class LoadedRun:
         if options.width > of_run.width or options.with_constraints:
             beam_size = max(of_run.width, options.width)
             changes |= {"beam_size": beam_size, "sampling": False, "diversity_groups": 1}
-        decoding = of_run.model_copy(update=changes)
-        return self._translator.with_options(decoding)
+        return self._translator.with_options(of_run.model_copy(update=changes))
 
     def _reported(
         self, translation: Translation, text: str, options: SearchOptions
@@ -154,7 +153,6 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
             connection.close()
             continue
         control.close()
-        connection.setblocking(True)
         _send(connection, {"pid": os.getpid()})
         for line in connection.makefile("rb"):
             batch = Batch.from_json(json.loads(line))

@@ -76,11 +76,11 @@ class Fields:
             raise invalid(f"{name} must be a string")
         return _well_formed(value)
 
-    def texts(self, name: str) -> list[str] | str:
-        """Return a string, or a list of strings."""
+    def texts(self, name: str) -> list[str]:
+        """Return a list of strings; a string is the only one."""
         value = self.values.get(name)
         if not isinstance(value, list):
-            return self.text(name)
+            return [self.text(name)]
         if not all(isinstance(text, str) for text in value):
             raise invalid(f"{name} must be a string or a list of strings")
         return [_well_formed(text) for text in value]

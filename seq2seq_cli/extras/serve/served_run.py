@@ -72,9 +72,8 @@ class ServedRun:
             )
         if config.train_text.has_features:  # which a line has once, for all of its sentences
             return cls(languages, SentenceSplitter(most=math.inf, longest=sys.maxsize))
-        longest = _CHARACTERS_PER_TOKEN * config.data.max_length
-        splitter = SentenceSplitter(longest=longest)
-        if (statistics := read_record(folder.statistics, TextStatistics)) is not None:
-            marks, most = statistics.src_inner_marks, statistics.src_sentences.p90
-            splitter = SentenceSplitter(marks, most, longest)
+        splitter = SentenceSplitter(longest=_CHARACTERS_PER_TOKEN * config.data.max_length)
+        if (found := read_record(folder.statistics, TextStatistics)) is not None:
+            marks, most = found.src_inner_marks, found.src_sentences.p90
+            splitter = splitter._replace(inner_marks=marks, most=most)
         return cls(languages, splitter)

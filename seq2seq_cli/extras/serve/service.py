@@ -144,8 +144,7 @@ class TranslationService:
         """Reload the models when their files have changed, or their process has ended."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SECONDS_BETWEEN_CHECKS):
-                    await self._must_reload.wait()
+                await asyncio.wait_for(self._must_reload.wait(), _SECONDS_BETWEEN_CHECKS)
             if not self._must_reload.is_set() and not await self._have_changed():
                 continue
             try:

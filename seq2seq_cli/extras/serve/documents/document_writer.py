@@ -106,11 +106,11 @@ class _AlignedWords:
             text = self._source[span.start : span.end]
             before = self._source[self._src_starts[words[0]] : span.start]
             found = self._target.find(before + text, start, end) + len(before)
-            if text.strip() and found >= len(before):
+            if found >= len(before):
                 return found, found + len(text)
             found = self._target.find(text, max(0, start - len(text)))
             found = found if 0 <= found <= end else self._target.find(text)
-            if text.strip() and found >= 0:
+            if found >= 0:
                 return found, found + len(text)
             if cuts_a_word and not span.is_link:
                 return end, end

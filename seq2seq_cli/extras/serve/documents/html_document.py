@@ -105,7 +105,7 @@ def _texts(source: str, start: int, end: int, *, by_line: bool) -> Iterator[Even
     """Yield text; a line of preformatted text is a paragraph."""
     while by_line and (line_end := source.find("\n", start, end)) >= 0:
         yield Event(start, line_end, "text")
-        yield Event(line_end, line_end + 1, "other", "\n")
+        yield Event(line_end, line_end + 1, "other")
         start = line_end + 1
     yield Event(start, end, "text")
 

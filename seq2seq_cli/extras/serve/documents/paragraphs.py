@@ -125,7 +125,6 @@ def _nested(marks: Sequence[Mark]) -> Iterator[Mark]:
             yield from reversed(again)
             opened += reversed(again)
             again = []
-        names = {other.name for other in (*opened, *again)}
         to_come[mark.name] -= mark.kind == "close"
         if mark.kind == "open" and len(opened) == _MAX_DEPTH:
             left_out[mark.name] += 1
@@ -136,10 +135,10 @@ def _nested(marks: Sequence[Mark]) -> Iterator[Mark]:
             yield mark
         elif left_out[mark.name]:
             left_out[mark.name] -= 1
-        elif mark.name not in names:
+        elif ended := next((other for other in again if other.name == mark.name), None):
+            again.remove(ended)
+        elif mark.name not in {other.name for other in opened}:
             strays.append(mark)
-        elif mark.name in (other.name for other in again):
-            again.remove(next(other for other in again if other.name == mark.name))
         else:
             while opened[-1].name != mark.name:
                 inner = opened.pop()
