@@ -73,11 +73,7 @@ class StoredModel(NamedTuple):
             return model.to(choose_device(device)).eval()
 
 
-class NativeMember(NamedTuple):
-    """A model in C, and where its weights are stored."""
-
-    stored: StoredModel
-    model: NativeModel
+NativeMember = tuple[StoredModel, NativeModel]  # a model in C, and where its weights are stored
 
 
 class NativeBackend:
@@ -87,22 +83,22 @@ class NativeBackend:
 
     def __init__(self, members: Sequence[NativeMember]) -> None:
         self.members = tuple(members)
-        self.precision = self.members[0].model.precision
+        self._natives = [model for _, model in self.members]
+        self.precision = self._natives[0].precision
 
     def __reduce__(self) -> tuple[type["NativeBackend"], tuple[Sequence[NativeMember]]]:
         return NativeBackend, (self.members,)
 
     @functools.cached_property
     def models(self) -> "tuple[Transformer, ...]":
-        return tuple(member.stored.load("cpu") for member in self.members)
+        return tuple(stored.load("cpu") for stored, _ in self.members)
 
     @functools.cached_property
     def decoder(self) -> "Decoder":
-        from seq2seq_cli.decoding.engines.base import Ensemble
+        from seq2seq_cli.decoding.engines.base import together
         from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 
-        decoders = [CpuDecoder(member.model) for member in self.members]
-        return decoders[0] if len(decoders) == 1 else Ensemble(decoders)
+        return together([CpuDecoder(model) for model in self._natives])
 
     @functools.cached_property
     def _models_in_fp32(self) -> Sequence[NativeModel]:
@@ -118,8 +114,7 @@ class NativeBackend:
         if not native_search.can_search(requests, config):
             return _search_in_torch(self.decoder, requests, config, tokenizer)
         text_of = native_search.key_of_text(config, tokenizer)
-        models = [member.model for member in self.members]
-        return native_search.search(models, requests, config, text_of, num_threads())
+        return native_search.search(self._natives, requests, config, text_of, num_threads())
 
     def score(
         self, pairs: Pairs, tokens_per_batch: int, *, with_attention: bool = False
@@ -134,23 +129,23 @@ class NativeBackend:
 class TorchBackend:
     """Models in PyTorch, and the decoder of one, or of an ensemble."""
 
-    def __init__(self, models: "Sequence[Transformer]", decoder: "Decoder") -> None:
+    def __init__(self, models: "Sequence[Transformer]", decoders: "Sequence[Decoder]") -> None:
+        from seq2seq_cli.decoding.engines.base import together
+
         self.models = tuple(models)
-        self.decoder = decoder
-        self.precision = decoder.precision
-        self.device_type = decoder.device.type
+        self.decoder = together(decoders)
+        self.precision = self.decoder.precision
+        self.device_type = self.decoder.device.type
 
     @classmethod
     def of(
         cls, models: "Sequence[Transformer]", precision: DecodingPrecision, config: Config
     ) -> "TorchBackend":
         """Choose the engine for one model, or for each of an ensemble."""
-        from seq2seq_cli.decoding.engines.base import Ensemble
         from seq2seq_cli.decoding.engines.choice import make_decoder
 
         engine = config.decoding.engine
-        decoders = [make_decoder(model, precision, engine) for model in models]
-        return cls(models, decoders[0] if len(decoders) == 1 else Ensemble(decoders))
+        return cls(models, [make_decoder(model, precision, engine) for model in models])
 
     def search(
         self, requests: Sequence[Request], config: DecodingConfig, tokenizer: Tokenizer
@@ -172,13 +167,10 @@ def join(backends: Sequence[Backend]) -> Backend:
     """Return an ensemble, in C if all backends are and read sources in the same way."""
     natives = [backend for backend in backends if isinstance(backend, NativeBackend)]
     members = [member for backend in natives for member in backend.members]
-    ways_to_read = {member.model.way_to_read for member in members}
-    if len(natives) == len(backends) and len(ways_to_read) == 1:
+    if len(natives) == len(backends) and len({model.way_to_read for _, model in members}) == 1:
         return NativeBackend(members)
-    from seq2seq_cli.decoding.engines.base import Ensemble
-
     models = [model for backend in backends for model in backend.models]
-    return TorchBackend(models, Ensemble([backend.decoder for backend in backends]))
+    return TorchBackend(models, [backend.decoder for backend in backends])
 
 
 def _search_in_torch(
@@ -213,5 +205,5 @@ def load_backend(
     if on_cpu and config.decoding.engine != "plain" and not unsupported(config.model, chosen):
         model, sha256 = stored.read(chosen)
         stored = stored._replace(path=path.absolute(), sha256=sha256)
-        return NativeBackend([NativeMember(stored, model)])
+        return NativeBackend([(stored, model)])
     return TorchBackend.of([stored.load(device)], precision, config)

@@ -23,11 +23,10 @@ class TranslationInput:
         if isinstance(self.required, str | bytes) or not isinstance(self.required, Iterable):
             raise TypeError("required is a list of words; a single one is [word]")
         object.__setattr__(self, "required", tuple(self.required))
-        fields = [("text", self.text), ("prefix", self.prefix), ("features", self.features)]
-        fields += [("tag", self.tag or ""), *(("required", word) for word in self.required)]
-        for name, text in fields:
-            if not isinstance(text, str):
-                raise TypeError(f"{name} takes str, not {type(text).__name__}")
+        for name, value in vars(self).items():
+            for text in value if name == "required" else [value]:
+                if not isinstance(text, str) and (name, text) != ("tag", None):
+                    raise TypeError(f"{name} takes str, not {type(text).__name__}")
 
     @classmethod
     def from_json(cls, line: str) -> "TranslationInput":
@@ -40,21 +39,16 @@ class TranslationInput:
             return cls("")
         try:
             given = json.loads(line)
-        except (ValueError, RecursionError):
-            given = None
-        values = given if isinstance(given, dict) else {}
-        known = {name: value for name, value in values.items() if value is not None}
-        src, prefix, tag = known.get("src"), known.get("prefix", ""), known.get("tag")
-        required, features = known.get("required", []), known.get("features", "")
-        is_list = isinstance(required, list)
-        texts = [src, prefix, features, *([] if tag is None else [tag])]
-        texts += required if is_list else [None]
-        if not all(isinstance(text, str) for text in texts):
-            raise UserError(
-                'not of the form {"src": "...", "prefix": "...", "required": ["..."], '
-                f'"tag": "...", "features": "..."}}: {line.strip()[:80]}'
-            )
-        return cls(str(src), prefix, required, tag, features)
+            if isinstance(given, dict) and isinstance(given.get("required", []), list | None):
+                names = ("prefix", "required", "tag", "features")
+                known = {name: given[name] for name in names if given.get(name) is not None}
+                return cls(given.get("src"), **known)
+        except (ValueError, RecursionError, TypeError):  # TypeError: not of text
+            pass
+        raise UserError(
+            'not of the form {"src": "...", "prefix": "...", "required": ["..."], '
+            f'"tag": "...", "features": "..."}}: {line.strip()[:80]}'
+        )
 
 
 @contextmanager

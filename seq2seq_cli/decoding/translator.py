@@ -259,10 +259,7 @@ class Translator:
         ]
         given = iter(self._given_scores(pairs, outputs))
         for segment, hypotheses in zip(segments, found, strict=True):
-            yield [
-                SegmentResult(segment, ids, score if self._is_ranked else None, next(given))
-                for ids, score in hypotheses
-            ]
+            yield [SegmentResult(segment, ids, score, next(given)) for ids, score in hypotheses]
 
     def cut(
         self,

@@ -39,7 +39,7 @@ def echo(kind: str, line: str, outputs: Outputs = ALIGNED, **bounds: int) -> Tra
             SegmentResult(
                 segment,
                 segment.ids,
-                None,
+                0.0,
                 GivenScore([], np.eye(len(segment.ids), dtype=np.float32)),
             )
         ]
@@ -137,7 +137,7 @@ def test_attention_of_tokens_is_averaged_over_their_words():
     attention = np.array(rows, np.float32)
     ids = tokenizers.tgt.to_ids("c b")
     assert [len(ids), len(segments[0].ids), UNK_ID in ids] == [4, 3, False]
-    results = [[SegmentResult(segments[0], ids, None, GivenScore([], attention))]]
+    results = [[SegmentResult(segments[0], ids, 0.0, GivenScore([], attention))]]
     (translation,) = merge_segments(
         "a x y b", results, tokenizers, Outputs(alignment=True), is_ranked=False
     )
@@ -155,8 +155,8 @@ def test_empty_translation_of_a_segment_has_no_alignment():
         GivenScore([], np.ones((1, 1), np.float32)),
     )
     results = [
-        [SegmentResult(segments[0], [], None, forced[0])],
-        [SegmentResult(segments[1], ids, None, forced[1])],
+        [SegmentResult(segments[0], [], 0.0, forced[0])],
+        [SegmentResult(segments[1], ids, 0.0, forced[1])],
     ]
     (translation,) = merge_segments(
         "the. b", results, tokenizers, Outputs(alignment=True), is_ranked=False

@@ -355,7 +355,7 @@ def test_segmentation_loses_no_text(kind, line, limit, tokens, sentences, each):
         assert ids == tokenizer.to_ids(sentence) * (len(ids) // len(tokenizer.to_ids(sentence)))
     if any(tokenizer.is_byte(token) for piece in pieces for token in (piece.ids[0], piece.ids[-1])):
         return  # half of a character may be in another part
-    echoes = [[SegmentResult(piece, piece.ids, None, NOT_SCORED)] for piece in pieces]
+    echoes = [[SegmentResult(piece, piece.ids, 0.0, NOT_SCORED)] for piece in pieces]
     tokenizers = Tokenizers(tokenizer, tokenizer)
     (found,) = merge_segments(line, echoes, tokenizers, Outputs(), is_ranked=False)
     assert "".join(found.text.split()) == "".join(tokenizer.normalize(line).split())

@@ -103,6 +103,11 @@ class Ensemble:
         )
 
 
+def together(decoders: Sequence[Decoder]) -> Decoder:
+    """Return the only decoder, or an ensemble of several."""
+    return decoders[0] if len(decoders) == 1 else Ensemble(decoders)
+
+
 def mean_of_probabilities(logits: Sequence[Tensor]) -> Tensor:
     """Return logits whose softmax is the mean of the given ones' softmaxes; their shapes are equal.
 

@@ -18,8 +18,8 @@ from seq2seq_cli.model.parameters import unique_parameters
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native import library as native
 from seq2seq_cli.native.library import Precision
+from seq2seq_cli.tokenizers.tokenizer import PAD_ID
 
-CPU = torch.device("cpu")
 _ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)
 
 
@@ -29,7 +29,7 @@ class CpuDecoder:
     The numbers of a sentence do not depend on the others in its batch, to the last bit.
     """
 
-    device = CPU
+    device = torch.device("cpu")
 
     @staticmethod
     def unsupported(model: Transformer, precision: Precision) -> str | None:
@@ -41,25 +41,21 @@ class CpuDecoder:
     def __init__(self, model: Transformer | NativeModel, precision: Precision = "fp32") -> None:
         """`unsupported` must have returned None. A native model has its own precision."""
         if isinstance(model, Transformer):
-            weights = {
-                name: parameter.float().numpy()
-                for name, parameter in unique_parameters(model).items()
-            }
+            weights = {name: w.float().numpy() for name, w in unique_parameters(model).items()}
             num_features = 0 if model.feature_ids is None else len(model.feature_ids)
             parts = packed(weights, model.config, precision)
-            model = NativeModel(parts, model.config, precision, num_features, model.pad_id)
+            model = NativeModel(parts, model.config, precision, num_features)
         self.native_model = model
-        self.precision = self.native_model.precision
-        self.vocab_size = self.native_model.vocab_size
+        self.precision, self.vocab_size = model.precision, model.vocab_size
 
     @torch.inference_mode()
     def start(self, src_BS: Tensor) -> "CpuDecodingState":
         model = self.native_model
         if not model.source_eos:
-            src_BS = without_eos(src_BS, model.pad_id)
+            src_BS = without_eos(src_BS, PAD_ID)
         src_BS = src_BS.contiguous()
-        num_tokens = int((src_BS != model.pad_id).sum())
-        memory_PL2D = empty(num_tokens, model.num_layers, 2, model.d_model)
+        num_tokens = int((src_BS != PAD_ID).sum())
+        memory_PL2D = torch.empty(num_tokens, model.num_layers, 2, model.d_model)
         state = CpuDecodingState(model, memory_PL2D, *src_BS.shape)
         threads = torch.get_num_threads()
         workspace = native.workspace(model.encoder, num_tokens, src_BS.size(1), threads)
@@ -69,17 +65,13 @@ class CpuDecoder:
             addressof(state.batch),
             num_tokens,
             src_BS.data_ptr(),
-            model.pad_id,
+            PAD_ID,
             None if places_BS is None else places_BS.ctypes.data,
             positions.ctypes.data,
             workspace.ctypes.data,
             threads,
         )
         return state
-
-
-def empty(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.empty(sizes, dtype=dtype, device=CPU)
 
 
 class CpuDecodingState:
@@ -98,7 +90,7 @@ class CpuDecodingState:
         self._memory_PL2D = memory_PL2D
         self._starts_B, self._lengths_B = torch.empty(2, sentences, dtype=torch.int32)
         self._workspace, self._workspace_sizes = np.empty(0, np.uint8), (0, 0, 0)
-        self._positions = np.empty((0, 0), np.float32)
+        self._positions = model.positions(0)
         kv_size = native.library().kv_size(addressof(model.decoder))
         self._kv_type = torch.float32 if kv_size == 4 else torch.bfloat16
         self.blocks: list[Tensor] = []  # of the KV cache
@@ -112,7 +104,7 @@ class CpuDecodingState:
         self._point_to_sources()
 
     def logits(self, last_BW: Tensor) -> Tensor:
-        logits_BWV = empty(*last_BW.shape, self._model.num_outputs)
+        logits_BWV = torch.empty(*last_BW.shape, self._model.num_outputs)
         last_BW, threads = last_BW.contiguous(), torch.get_num_threads()
         self._add_slots(last_BW.size(1))
         rows, length = last_BW.numel(), self.batch.length
@@ -141,8 +133,8 @@ class CpuDecodingState:
         self.batch.length += 1
         while self._num_slots > native.SLOTS * len(self.blocks):
             columns_B = torch.arange(len(self._columns_BC), dtype=torch.int32)
-            sizes = (native.SLOTS, len(columns_B), 2, self._model.d_model)
-            self.blocks.append(empty(self._model.num_layers, *sizes, dtype=self._kv_type))
+            sizes = (self._model.num_layers, native.SLOTS, len(columns_B), 2, self._model.d_model)
+            self.blocks.append(torch.empty(sizes, dtype=self._kv_type))
             self._addresses_C = torch.tensor([block.data_ptr() for block in self.blocks])
             num_columns = [block.size(2) for block in self.blocks]
             self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32)

@@ -15,7 +15,7 @@ from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.native import library as native
 from seq2seq_cli.native.library import Precision
 from seq2seq_cli.native.model_code import PACKAGE, is_edited
-from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID
 
 Array = NDArray[np.float32]
 Weights = Mapping[str, Array]  # by the names of the model's parameters; tied ones once
@@ -105,7 +105,6 @@ class NativeModel:
         config: ModelConfig,
         precision: Precision,
         num_features: int = 0,
-        pad_id: int = PAD_ID,
     ) -> None:
         """`parts` come from `packed`; `num_features`: the ids after EOS that are features."""
         self._parts = {name: _aligned(array) for name, array in parts.items()}
@@ -113,21 +112,17 @@ class NativeModel:
         self._num_shared = 0 if config.feature_positions else num_features  # with one position
         self.source_eos = config.source_eos
         self.precision = precision
-        self.pad_id = pad_id
         self.num_layers = self._count("decoder")
         self.d_model = config.d_model
         self.vocab_size = len(parts["decoder.embedding"])
         self.num_outputs = native.rounded_up(self.vocab_size, native.GROUP)  # -inf beyond it
         memory = self._linear("memory", 2 * self.num_layers * self.d_model, self.d_model)
-        self.encoder = self._stack("encoder", memory)
-        self.decoder = self._stack(
-            "decoder", self._linear("logits", self.num_outputs, self.d_model)
-        )
+        logits = self._linear("logits", self.num_outputs, self.d_model)
+        self.encoder, self.decoder = self._stack("encoder", memory), self._stack("decoder", logits)
         self._table = _positions(config, 1)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self._parts, self._config, self.precision, self._num_shared, self.pad_id)
-        return type(self), parts
+        return type(self), (self._parts, self._config, self.precision, self._num_shared)
 
     @property
     def way_to_read(self) -> tuple[bool, int]:
@@ -265,12 +260,9 @@ def _scaled_query(
     """Return the query projection such that q·k are the scores, which need no division by √K."""
     size = config.d_model // config.heads
     root = np.float32(math.sqrt(size))
-    factors: Array = np.ones(1, np.float32)
-    match config.attention_scale:
-        case "none":
-            factors = np.full(1, root)
-        case "temperature":
-            factors = weights[f"{attention}.scale.inverse_temperature_H"].repeat(size)
+    factors = np.array([root if config.attention_scale == "none" else 1], np.float32)
+    if config.attention_scale == "temperature":
+        factors = weights[f"{attention}.scale.inverse_temperature_H"].repeat(size)
     weight, bias = weights[f"{attention}.query.weight"], weights.get(f"{attention}.query.bias")
     scaled_bias = None if bias is None else bias * factors / root
     return weight * factors[:, None] / root, scaled_bias
@@ -289,10 +281,9 @@ def packed_linear(
     bias = np.full(rows, -np.inf if round_up else 0.0, np.float32)
     biases = [one for _, one in linears if one is not None]
     bias[:outputs] = np.concatenate(biases) if biases else 0.0
-    if precision == "fp32":
-        return {"weight": _packed_words(weight_OI), "bias": bias}
-    if precision == "bf16":
-        return {"weight": _packed_words(_rounded_to_bf16(weight_OI)), "bias": bias}
+    if precision != "int8":
+        rounded_OI = weight_OI if precision == "fp32" else _rounded_to_bf16(weight_OI)
+        return {"weight": _packed_words(rounded_OI), "bias": bias}
     scale, shift = np.ones(rows, np.float32), np.zeros(rows, np.int32)
     greatest_O = np.maximum(weight_OI.max(axis=1), -weight_OI.min(axis=1))
     scale[:outputs] = np.maximum(greatest_O, np.float32(1e-12)) / np.float32(127)
@@ -341,10 +332,8 @@ def _positions(config: ModelConfig, length: int) -> Array:
     rates_J = np.exp(exponents_J, dtype=np.float64).astype(np.float32)
     first = 0 if is_rotary else config.position_offset
     angles_TJ = np.arange(first, first + length, dtype=np.float32)[:, None] * rates_J
-    sines_TJ, cosines_TJ = np.sin(angles_TJ), np.cos(angles_TJ)
-    made_TJ2: Array = _empty((*angles_TJ.shape, 2), np.float32)
-    made_TJ2[..., 0] = cosines_TJ if is_rotary else sines_TJ
-    made_TJ2[..., 1] = sines_TJ if is_rotary else cosines_TJ
+    pairs = (np.cos, np.sin) if is_rotary else (np.sin, np.cos)
+    made_TJ2 = _aligned(np.stack([function(angles_TJ) for function in pairs], axis=-1))
     return made_TJ2 if is_rotary else made_TJ2.reshape(length, size)
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,70 +42,62 @@ class Issues:
 
     def report(self) -> None:
         """Log a warning for each kind that occurred."""
-        for count, one, many, rest in self._messages():
-            if count:
-                logger.warning(f"{count:,} {one if count == 1 else many} {rest}")
-
-    def _messages(self) -> Iterator[tuple[int, str, str, str]]:
-        is_unusual = self.unfamiliar > _USUAL_SHARE * self.all_lines
-        of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
-        words = ", ".join(word for word in self.unseen_words if word.strip() != UNKNOWN_TEXT)
         longer = "longer than training lines in sentences or tokens"
-        yield from (
-            (
-                self.lines,
-                f"line is {longer}; it was split",
-                f"lines are {longer}; they were split",
-                f"into {self.sentences:,} sentences, translated one by one",
-            ),
-            (
-                self.long_sentences,
-                "sentence is longer than data.max_length; it was translated",
-                "sentences are longer than data.max_length; they were translated",
-                f"in {self.parts:,} parts",
-            ),
-            (
-                self.at_length_limit,
-                "translation",
-                "translations",
-                "hit the length limit (decoding.max_len_factor, max_len_extra), often because the "
-                "model repeats itself; more training usually helps",
-            ),
-            (
-                self.unfamiliar if is_unusual else 0,
-                f"{of_all} has",
-                f"{of_all} have",
-                f"words that the training text lacks ({words}): expect nonsense there"
-                if words
-                else "words or characters that the training text lacks: expect nonsense there",
-            ),
-            (
-                self.short,
-                "line is",
-                "lines are",
-                "shorter than every training line: expect nonsense there",
-            ),
-            (
-                self.lines_with_unknown_features,
-                "line has",
-                "lines have",
-                "features that the training text lacks, which say nothing to the model: "
-                + ", ".join(self.unknown_features),
-            ),
-            (
-                self.lines_without_features,
-                "line has",
-                "lines have",
-                "no features, which the model was trained with: translate takes them after a tab, "
-                "eval and score with --features",
-            ),
-            (
-                self.lines_without_tag,
-                "line has",
-                "lines have",
-                "no tag, which all training sources have: give --tag, or set decoding.tag",
-            ),
+        _warn(
+            self.lines,
+            f"line is {longer}; it was split|lines are {longer}; they were split",
+            f"into {self.sentences:,} sentences, translated one by one",
         )
+        _warn(
+            self.long_sentences,
+            "sentence is longer than data.max_length; it was translated|"
+            "sentences are longer than data.max_length; they were translated",
+            f"in {self.parts:,} parts",
+        )
+        _warn(
+            self.at_length_limit,
+            "translation|translations",
+            "hit the length limit (decoding.max_len_factor, max_len_extra), often because the "
+            "model repeats itself; more training usually helps",
+        )
+        if self.unfamiliar > _USUAL_SHARE * self.all_lines:
+            of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
+            words = ", ".join(word for word in self.unseen_words if word.strip() != UNKNOWN_TEXT)
+            unseen, listed = ("words", f" ({words})") if words else ("words or characters", "")
+            _warn(
+                self.unfamiliar,
+                f"{of_all} has|{of_all} have",
+                f"{unseen} that the training text lacks{listed}: expect nonsense there",
+            )
+        _warn(
+            self.short,
+            "line is|lines are",
+            "shorter than every training line: expect nonsense there",
+        )
+        _warn(
+            self.lines_with_unknown_features,
+            "line has|lines have",
+            "features that the training text lacks, which say nothing to the model: "
+            + ", ".join(self.unknown_features),
+        )
+        _warn(
+            self.lines_without_features,
+            "line has|lines have",
+            "no features, which the model was trained with: translate takes them after a tab, "
+            "eval and score with --features",
+        )
+        _warn(
+            self.lines_without_tag,
+            "line has|lines have",
+            "no tag, which all training sources have: give --tag, or set decoding.tag",
+        )
+
+
+def _warn(count: int, forms: str, rest: str) -> None:
+    """Log a warning of a number, if it is not 0; `forms`: what follows a 1, and a greater one."""
+    one, _, many = forms.partition("|")
+    if count:
+        logger.warning(f"{count:,} {one if count == 1 else many} {rest}")
 
 
 def distinct(names: Iterable[str]) -> tuple[str, ...]:

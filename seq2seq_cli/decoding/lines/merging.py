@@ -30,7 +30,7 @@ class Outputs(NamedTuple):
 class SegmentResult(NamedTuple):
     segment: Segment
     ids: Ids
-    score: float | None  # None where the search ranks nothing
+    score: float
     given: GivenScore
 
 
@@ -56,24 +56,21 @@ def merge_segments(
     The texts of a ranked list differ: later ones that are equal now that unknown tokens have the
     text of the source are left out.
     """
-    count = max(map(len, segments), default=0)
-    if count == 0:
-        score = 0.0 if is_ranked else None
-        log_probs = () if outputs.log_probs else None
-        links = () if outputs.alignment else None
-        return [Translation("", (), score, log_probs, alignment=links, attention=links)]
-    found = [
-        _translation(line, [each[min(n, len(each) - 1)] for each in segments], tokenizers, outputs)
-        for n in range(count)
-    ]
+    found = []
+    for n in range(max(map(len, segments), default=1)):  # one, of no text, for an empty line
+        nth = [each[min(n, len(each) - 1)] for each in segments]
+        found.append(_translation(line, nth, tokenizers, outputs, is_ranked))
     first_of_text = {one.text: one for one in reversed(found)}
     return [one for one in found if not is_ranked or first_of_text[one.text] is one]
 
 
 def _translation(
-    line: str, segments: Sequence[SegmentResult], tokenizers: Tokenizers, outputs: Outputs
+    line: str,
+    segments: Sequence[SegmentResult],
+    tokenizers: Tokenizers,
+    outputs: Outputs,
+    is_ranked: bool,
 ) -> Translation:
-    tgt = tokenizers.tgt
     ids = [token for segment in segments for token in segment.ids]
     log_probs, alignment, attention = None, None, None
     if outputs.log_probs:
@@ -86,13 +83,12 @@ def _translation(
     else:
         text = ""
         for result in segments:
-            if part := tgt.to_text(result.ids):
-                text += _separator(text, result.segment, tgt) + part
-    scores = [segment.score for segment in segments if segment.score is not None]
+            if part := tokenizers.tgt.to_text(result.ids):
+                text += _separator(text, result.segment, tokenizers.tgt) + part
     return Translation(
         text=text,
-        tokens=tuple(tgt.pieces_of(ids)),
-        score=sum(scores) if scores else None,
+        tokens=tuple(tokenizers.tgt.pieces_of(ids)),
+        score=sum((segment.score for segment in segments), 0.0) if is_ranked else None,
         log_probs=log_probs,
         alignment=alignment,
         attention=attention,
@@ -163,12 +159,10 @@ def align(
                     attention_MN[target, src.start : src.stop] -= share / len(src)
                     attention_MN[target, source] += share
     attention_MN /= np.maximum(num_tokens_M, 1)[:, None]
-    links = []
-    if attention_MN.size:
-        sources = attention_MN.argmax(axis=1).tolist()
-        links = [(source, target) for target, source in enumerate(sources)]
+    sources = attention_MN.argmax(axis=1).tolist() if attention_MN.size else []
+    links = sorted((source, target) for target, source in enumerate(sources))
     matrix = (tuple(round(share, 4) for share in row) for row in attention_MN.tolist())
-    return tuple(sorted(links)), tuple(matrix)
+    return tuple(links), tuple(matrix)
 
 
 def source_words(segment: Segment, tokenizer: Tokenizer) -> list[range]:

@@ -123,11 +123,9 @@ class ShardTask:
 
     def is_done(self) -> bool:
         """Return True if the output has the translations that this task would write."""
-        if not (self.output.is_file() and Record.path(self.output).is_file()):
-            return False
         try:
-            return Record.read(self.output) == self._record(self.output)
-        except UserError:  # damaged, or of another version
+            return self.output.is_file() and Record.read(self.output) == self._record(self.output)
+        except UserError:  # it has no record, a damaged one, or one of another version
             return False
 
     @contextmanager

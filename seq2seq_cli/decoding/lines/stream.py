@@ -1,7 +1,6 @@
 """translate_stream(): many lines, in order, in bounded memory, in one process or several."""
 
 import functools
-import math
 import queue
 import threading
 import time
@@ -91,6 +90,10 @@ class Job:
         prefix, required = parsed.prefix or self.prefix, parsed.required + self.required
         return replace(parsed, prefix=prefix, required=required)
 
+    def inputs(self, lines: Iterable[str], first_number: int) -> Iterator[TranslationInput]:
+        """Read the inputs of lines, which are numbered from `first_number`."""
+        return (self.parse(number, line) for number, line in enumerate(lines, first_number))
+
 
 def translate_stream(
     job: Job,
@@ -114,10 +117,10 @@ def translate_stream(
         if is_on_cpu and num_bytes * place.share >= _LARGE_FILE:
             processes = automatic_processes(job, num_cores(), available_memory())
     processes = processes or 1
-    if isinstance(lines, Sequence) or not may_wait(file):
-        chunks = chunks_of(job, lines, place.first_number)
-    else:
-        chunks = _live_chunks(job, lines, place.first_number, polls=processes > 1)
+    inputs: Iterator[TranslationInput | None] = job.inputs(lines, place.first_number)
+    if not isinstance(lines, Sequence) and may_wait(file):
+        inputs = _arriving(inputs, polls=processes > 1)
+    chunks = chunks_of(inputs, place.first_number)
     if processes > 1:
         expected = expected or described(job)
         return _translate_in_processes(job, expected, chunks, processes, report)
@@ -197,94 +200,89 @@ def _translation(
 ) -> Callable[[Chunk], Translated]:
     """Load the model in one of the processes, which share the cores."""
     set_num_threads(max(1, num_cores() // processes))
-    worker = Worker(job, expected)
-    return lambda chunk: worker.translate([chunk])
+    translate = worker(job, expected)
+    return lambda chunk: translate([chunk])
 
 
-class Worker:
-    """Translates chunks of a job in another process; an error in loading is raised there."""
+def worker(
+    job: Job, expected: Mapping[str, Any] | None = None
+) -> Callable[[Iterable[Chunk]], Translated]:
+    """Load the models (`expected`: see `Job.load`) and return what translates chunks of the job.
 
-    def __init__(self, job: Job, expected: Mapping[str, Any] | None = None) -> None:
-        """`expected`: see `Job.load`."""
-        self._job = job
-        self._translator: Translator | UserError | OSError
-        try:
-            self._translator = job.load(expected)
-        except (UserError, OSError) as error:
-            self._translator = error
+    That returns what is printed, and the issues of lines. An error in loading is raised by it.
+    """
+    translator: Translator | UserError | OSError
+    try:
+        translator = job.load(expected)
+    except (UserError, OSError) as error:
+        translator = error
 
-    def translate(self, chunks: Iterable[Chunk]) -> Translated:
-        """Return what is printed, and the issues of lines; raise the error if loading failed."""
-        if isinstance(self._translator, UserError | OSError):
-            raise self._translator
+    def translate(chunks: Iterable[Chunk]) -> Translated:
+        if isinstance(translator, UserError | OSError):
+            raise translator
         issues: list[Issues] = []
-        lines = list(translate_chunks(self._job, self._translator, chunks, issues.append))
+        lines = list(translate_chunks(job, translator, chunks, issues.append))
         return lines, issues[0]
 
+    return translate
 
-def chunks_of(job: Job, lines: Iterable[str], first_number: int) -> Iterator[Chunk]:
-    """Cut lines, which are numbered from `first_number`, into chunks that do not depend on time.
 
-    A UserError of a line is raised after the chunk of the lines before it.
+def chunks_of(inputs: Iterator[TranslationInput | None], first_number: int) -> Iterator[Chunk]:
+    """Put inputs, which are numbered from `first_number`, into chunks; None ends a chunk early.
+
+    An error of the inputs is raised after the chunk of those before it.
     """
-    inputs = (job.parse(number, line) for number, line in enumerate(lines, first_number))
     end: Exception | None = None
     while end is None:
         chunk: list[TranslationInput] = []
         num_characters = 0
         try:
             while len(chunk) < _LINES_AT_ONCE and num_characters < _CHARACTERS_AT_ONCE:
-                chunk.append(next(inputs))
-                num_characters += len(chunk[-1].text)
-        except (StopIteration, UserError) as error:
+                if (line := next(inputs)) is None:
+                    break
+                chunk.append(line)
+                num_characters += len(line.text)
+        except Exception as error:
             end = error
-        if chunk:
+        if chunk or end is None:
             yield first_number, chunk
             first_number += len(chunk)
-    if isinstance(end, UserError):
+    if not isinstance(end, StopIteration):
         raise end
 
 
-def _live_chunks(
-    job: Job, lines: Iterable[str], first_number: int, *, polls: bool
-) -> Iterator[Chunk]:
-    """Put the lines that have arrived into chunks; no line waits long for others.
+def _arriving(
+    inputs: Iterator[TranslationInput | None], *, polls: bool
+) -> Iterator[TranslationInput | None]:
+    """Yield inputs when they arrive, and None where those before it should not wait for others.
 
-    The first line of a chunk is waited for; or, with `polls`, an empty chunk says that none has
-    arrived yet.
+    The first one of a chunk is waited for, unless it `polls`.
     """
     arrived: queue.Queue[TranslationInput | BaseException | None] = queue.Queue(_LINES_AT_ONCE)
 
     def read() -> None:
         try:
-            for number, line in enumerate(lines, first_number):
-                arrived.put(job.parse(number, line))
+            for line in inputs:
+                arrived.put(line)
             arrived.put(None)
         except BaseException as error:
             arrived.put(error)
 
     threading.Thread(target=read, daemon=True).start()
-    is_open = True
-    while is_open:
-        chunk: list[TranslationInput] = []
-        end: BaseException | None = None
-        num_characters = 0
-        deadline = time.monotonic() + _SECONDS_TO_GATHER if polls else math.inf
-        while len(chunk) < _LINES_AT_ONCE and num_characters < _CHARACTERS_AT_ONCE:
-            left = deadline - time.monotonic()
-            try:
-                item = arrived.get(timeout=max(left, 0) if left < math.inf else None)
-            except queue.Empty:
-                break
-            if not isinstance(item, TranslationInput):
-                is_open, end = False, item
-                break
-            if not chunk:
-                deadline = time.monotonic() + _SECONDS_TO_GATHER
-            chunk.append(item)
-            num_characters += len(item.text)
-        if chunk or polls:
-            yield first_number, chunk
-            first_number += len(chunk)
-        if end is not None:
-            raise end
+    deadline: float | None = None  # of those that were yielded since the last None
+    while True:
+        timeout = _SECONDS_TO_GATHER if polls else None
+        if deadline is not None:
+            timeout = max(0, deadline - time.monotonic())
+        try:
+            item = arrived.get(timeout=timeout)
+        except queue.Empty:
+            deadline = None
+            yield None
+            continue
+        if isinstance(item, BaseException):
+            raise item
+        if item is None:
+            return
+        deadline = deadline or time.monotonic() + _SECONDS_TO_GATHER
+        yield item

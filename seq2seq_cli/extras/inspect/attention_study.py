@@ -177,7 +177,7 @@ def _study(
     attention_TS = aligning_layer(attention["cross"]).weights_BHQM[0].mean(dim=0).cpu().numpy()
     given = GivenScore([], without_eos(attention_TS)).without_control_tokens(num_control)
     if forced is None:
-        text, (placed,) = write_segments([SegmentResult(segment, ids, None, given)], tokenizers)
+        text, (placed,) = write_segments([SegmentResult(segment, ids, 0.0, given)], tokenizers)
     else:
         assert given.attention_TS is not None
         text, spans = tokenizers.tgt.spans(forced)

@@ -23,7 +23,7 @@ import torch
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described, skip_bytes
-from seq2seq_cli.decoding.lines.stream import Job, Worker, chunks_of
+from seq2seq_cli.decoding.lines.stream import Job, chunks_of, worker
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import locked, write_atomic
 from seq2seq_cli.machine import TORCH_DEFAULTS
@@ -170,7 +170,7 @@ class PieceTranslator:
 
     def __init__(self, job: Job, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
-        self._job, self._worker = job, Worker(job)
+        self._job, self._translate = job, worker(job)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the translations as bytes, and the issues of lines; or a message for the user."""
@@ -185,8 +185,8 @@ class PieceTranslator:
                 raise UserError(f"{path} has changed, or is another file on another machine")
             raw = strip_line_ends(bounded_lines(io.BytesIO(data)), piece.first_number)
             lines = decoded_lines(raw, str(path), piece.first_number + 1)
-            chunks = chunks_of(self._job, lines, piece.first_number)
-            outputs, issues = self._worker.translate(chunks)
+            inputs = self._job.inputs(lines, piece.first_number)
+            outputs, issues = self._translate(chunks_of(inputs, piece.first_number))
             assert len(outputs) == piece.num_lines
             text = "".join(f"{line}\n" for output in outputs for line in output)
             result["output"] = text.encode("utf-8", errors="replace")
