@@ -18,8 +18,7 @@ from seq2seq_cli.decoding.engines.native_model import (
     parameter_shapes,
     unsupported,
 )
-from seq2seq_cli.decoding.given_score import GivenScore
-from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
+from seq2seq_cli.decoding.requests import GivenScore, Hypothesis, Ids, Request
 from seq2seq_cli.decoding.search import native_search
 from seq2seq_cli.machine import may_have_gpu, num_threads
 from seq2seq_cli.native.library import Precision
@@ -44,10 +43,7 @@ class StoredModel(NamedTuple):
     sha256: str | None = None  # of the weights that were read first: the file may be replaced
 
     def read(self, precision: Precision) -> tuple[NativeModel, str]:
-        """Read the weights for the library, and their hash.
-
-        Raises UserError if the file does not fit, or if it has changed.
-        """
+        """Read the weights for the library, and their hash; UserError if they do not fit."""
         src, tgt = self.tokenizers
         shapes = parameter_shapes(
             self.config, len(src), len(tgt), is_shared=self.tokenizers.is_shared

@@ -30,11 +30,7 @@ class TranslationInput:
 
     @classmethod
     def from_json(cls, line: str) -> "TranslationInput":
-        """Parse {"src": ..., "prefix": ..., "required": [...], "tag": ..., "features": ...}.
-
-        All but src are optional. A blank line becomes an empty input, so that outputs keep their
-        line numbers.
-        """
+        """Parse an object with `src` and perhaps other fields; a blank line is an empty input."""
         if not line.strip():
             return cls("")
         try:
@@ -42,7 +38,8 @@ class TranslationInput:
             if isinstance(given, dict) and isinstance(given.get("required", []), list | None):
                 names = ("prefix", "required", "tag", "features")
                 known = {name: given[name] for name in names if given.get(name) is not None}
-                return cls(given.get("src"), **known)
+                src: Any = given.get("src")
+                return cls(src, **known)
         except (ValueError, RecursionError, TypeError):  # TypeError: not of text
             pass
         raise UserError(

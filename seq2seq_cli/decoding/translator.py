@@ -13,21 +13,13 @@ from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.data.record import read_record
 from seq2seq_cli.data.seen_words import UnseenWords
 from seq2seq_cli.data.statistics import LengthLimit, TextStatistics
-from seq2seq_cli.decoding.backends import (
-    Backend,
-    NativeBackend,
-    TorchBackend,
-    banned_words,
-    join,
-    load_backend,
-)
+from seq2seq_cli.decoding import backends
 from seq2seq_cli.decoding.default_search import read_default_search
-from seq2seq_cli.decoding.given_score import NOT_SCORED, GivenScore
 from seq2seq_cli.decoding.lines.issues import Issues, distinct
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Segment, segment_lines
 from seq2seq_cli.decoding.request_builder import RequestBuilder
-from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request, num_at_length_limit
+from seq2seq_cli.decoding.requests import NOT_SCORED, GivenScore, Hypothesis, Ids, Request
 from seq2seq_cli.decoding.translation import Translation, TranslationInput, naming_line
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.machine import use_one_torch_thread_after_fork
@@ -63,7 +55,7 @@ class Translator:
 
     def __init__(
         self,
-        model: "Transformer | Sequence[Transformer] | Backend",
+        model: "Transformer | Sequence[Transformer] | backends.Backend",
         tokenizers: Tokenizers,
         config: Config,
         statistics: TextStatistics | None = None,
@@ -80,14 +72,15 @@ class Translator:
         self.tokenizers = tokenizers
         self.config = config.model_copy(update={"decoding": options})
         self.statistics = statistics
-        if isinstance(model, Backend):
+        if isinstance(model, backends.Backend):
             self.backend = model
         else:
             models = model if isinstance(model, Sequence) else (model,)
-            self.backend = TorchBackend.of(models, precision, config)
-        if options.banned_words:
-            banned_words(tuple(options.banned_words), tgt)  # raises UserError for an empty one
-        self._is_ranked = options.width > 1
+            self.backend = backends.TorchBackend.of(models, precision, config)
+        if options.banned_words:  # raises UserError for an empty one
+            backends.banned_words(tuple(options.banned_words), tgt)
+        self._tags = frozenset(config.train_text.tags)
+        self._is_tagged = config.train_text.is_tagged
         self._request_builder = RequestBuilder(tgt, options, self._search)
 
     @property
@@ -154,8 +147,8 @@ class Translator:
         if exact and precision == "auto":
             precision = "fp32"
 
-        def read(path: Path) -> Backend:
-            backend = load_backend(path, config, tokenizers, device, precision)
+        def read(path: Path) -> backends.Backend:
+            backend = backends.load_backend(path, config, tokenizers, device, precision)
             if with_pytorch:
                 _ = backend.models  # which reads them
             return backend
@@ -165,37 +158,30 @@ class Translator:
 
     @classmethod
     def ensemble(cls, translators: Sequence[Self]) -> Self:
-        """Return one that searches with the mean of all probabilities, otherwise as the first does.
-
-        Raises UserError unless all have the same vocabulary.
-        """
+        """Join the models, otherwise as the first; UserError unless they have one vocabulary."""
         first = translators[0]
         if len({tuple(side.model for side in t.tokenizers) for t in translators}) > 1:
             raise UserError("the runs of an ensemble must have the same vocabulary")
-        backend = join([translator.backend for translator in translators])
+        backend = backends.join([translator.backend for translator in translators])
         return cls(backend, first.tokenizers, first.config, first.statistics)
 
     def with_options(self, options: DecodingConfig) -> Self:
-        """Return one that decodes with other options, and has the same weights.
-
-        The precision of the weights and the engine stay as they were loaded.
-        """
+        """Return one that decodes with other options; weights, precision and engine stay."""
         config = self.config.model_copy(update={"decoding": options})
         return type(self)(self.backend, self.tokenizers, config, self.statistics)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Copy without the decoder: the copy builds its own, perhaps in another process."""
         parts = (self.tokenizers, self.config, self.statistics)
-        if isinstance(self.backend, NativeBackend):
+        if isinstance(self.backend, backends.NativeBackend):
             return type(self), (self.backend, *parts)
         return type(self), (self.models, *parts, self.backend.precision)
 
     def translate(self, lines: Iterable[str]) -> list[str]:
         """Return the translation of every line; an empty line gives an empty one.
 
-        If few training lines have several sentences, such lines are translated sentence by
-        sentence; a sentence longer than `data.max_length` is translated in parts. A
-        warning says how many.
+        If few training lines have several sentences, such lines are translated by sentences, and
+        sentences longer than `data.max_length` in parts. A warning says how many.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of lines; a single line is translate([line])")
@@ -230,9 +216,13 @@ class Translator:
                 raise TypeError(f"search takes TranslationInput, not {type(given).__name__}")
         lines, issues = self.cut(inputs, first_number, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
-        found = self.backend.search(requests, self.config.decoding, self.tokenizers.tgt)
-        at_limit = num_at_length_limit(requests, found)
-        report(issues + self._unfamiliar(inputs, lines, at_limit))
+        found = self._search(requests)
+        at_limit = {  # a few may have ended there by themselves
+            request.number
+            for request, (best, *_) in zip(requests, found, strict=True)
+            if request.min_length < request.max_length <= len(best.ids)
+        }
+        report(issues + self._unfamiliar(inputs, lines, len(at_limit)))
         results = self._results(list(itertools.chain(*lines)), found, outputs)
         return [
             merge_segments(
@@ -240,7 +230,7 @@ class Translator:
                 list(itertools.islice(results, len(segments))),
                 self.tokenizers,
                 outputs,
-                is_ranked=self._is_ranked,
+                is_ranked=self.config.decoding.width > 1,
             )
             for line, segments in zip(inputs, lines, strict=True)
         ]
@@ -252,13 +242,10 @@ class Translator:
         outputs: Outputs,
     ) -> Iterator[list[SegmentResult]]:
         """Yield the translations of each segment, scored if an output needs that."""
-        pairs = [
-            (segment, hypothesis.ids)
-            for segment, hypotheses in zip(segments, found, strict=True)
-            for hypothesis in hypotheses
-        ]
+        of_segments = list(zip(segments, found, strict=True))
+        pairs = [(segment, ids) for segment, hypotheses in of_segments for ids, _ in hypotheses]
         given = iter(self._given_scores(pairs, outputs))
-        for segment, hypotheses in zip(segments, found, strict=True):
+        for segment, hypotheses in of_segments:
             yield [SegmentResult(segment, ids, score, next(given)) for ids, score in hypotheses]
 
     def cut(
@@ -306,25 +293,18 @@ class Translator:
             return text, features
         return line.text, line.features
 
-    def unknown_features(self, line: TranslationInput) -> list[str]:
-        """Return the features of a line that the model does not know."""
-        features = self._text_and_features(line)[1]
-        known = self.tokenizers.src.features
-        entries = zip(feature_names(features), feature_symbols(features), strict=True)
-        return [name for name, symbol in entries if symbol not in known]
-
-    def has_features(self, line: TranslationInput) -> bool:
-        return bool(self._text_and_features(line)[1].strip())
-
-    def feature_issues(self, lines: Sequence[TranslationInput]) -> Issues:
+    def feature_issues(self, lines: Iterable[TranslationInput]) -> Issues:
         """Count the lines without features, or with unknown ones, if the model has features."""
-        if not self.tokenizers.src.features:
-            return Issues()
-        odd = [names for line in lines if (names := self.unknown_features(line))]
+        known = self.tokenizers.src.features
+        given = [self._text_and_features(line)[1] for line in lines] if known else []
+        unknown: list[list[str]] = []  # features of each line
+        for features in given:
+            entries = zip(feature_names(features), feature_symbols(features), strict=True)
+            unknown.append([name for name, symbol in entries if symbol not in known])
         return Issues(
-            lines_without_features=sum(not self.has_features(line) for line in lines),
-            lines_with_unknown_features=len(odd),
-            unknown_features=distinct(itertools.chain(*odd)),
+            lines_without_features=sum(not features.strip() for features in given),
+            lines_with_unknown_features=sum(map(bool, unknown)),
+            unknown_features=distinct(itertools.chain(*unknown)),
         )
 
     def _unfamiliar(
@@ -336,12 +316,12 @@ class Translator:
         """Count the lines that are unlike the training text in words, length or features."""
         lines = [pair for pair in zip(inputs, segments, strict=True) if pair[1]]
         lengths = [sum(len(segment.src_ids) for segment in of_line) for _, of_line in lines]
-        fewest = (self.statistics.fewest_src_tokens if self.statistics else None) or 0
+        fewest = (self.statistics and self.statistics.fewest_src_tokens) or 0
         unseen: list[list[str]] = []  # words of each line
         if (words := self._unseen_words) is not None:
             for _, of_line in lines:
                 unseen.append([word for segment in of_line for word in words.of(segment.ids)])
-        return self.feature_issues([line for line, _ in lines]) + Issues(
+        return self.feature_issues(line for line, _ in lines) + Issues(
             at_length_limit=at_length_limit,
             all_lines=len(lines),
             unfamiliar=sum(map(bool, unseen)),
@@ -355,14 +335,6 @@ class Translator:
         if not self._is_tagged or line.tag or self.config.decoding.tag:
             return False
         return not self.tokenizers.src.begins_with_tag(line.text)
-
-    @functools.cached_property
-    def _tags(self) -> frozenset[str]:
-        return frozenset(self.config.train_text.tags)
-
-    @functools.cached_property
-    def _is_tagged(self) -> bool:
-        return self.config.train_text.is_tagged
 
     @functools.cached_property
     def _unseen_words(self) -> UnseenWords | None:
@@ -388,10 +360,7 @@ class Translator:
         ]
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
-        """Return given translations with the log-probability of every token.
-
-        Raises UserError for a pair that is too long.
-        """
+        """Score the tokens of given translations; UserError for a pair that is too long."""
         (src, tgt), pairs = self.tokenizers, list(pairs)
         if any(isinstance(pair, str) for pair in pairs):
             raise TypeError("score takes a list of pairs; a single one is [(source, translation)]")

@@ -34,7 +34,7 @@ class Dropout(Protocol):
     training: bool
     key: int | None
 
-    def __call__(self, x: Tensor, /) -> Any: ...
+    def __call__(self, x: Tensor, /) -> Tensor: ...
 
 
 class Rows(Protocol):
@@ -50,8 +50,7 @@ def drop(x: Tensor, dropout: Dropout, places_R: Tensor | None) -> Tensor:
     """Return dropout(x)."""
     if dropout.p > 0 and trains_in_c(dropout, x):
         return _result_of(_Add, None, x, None, None, 0.0, _row_dropout(dropout, places_R), places_R)
-    dropped: Tensor = dropout(x)
-    return dropped
+    return dropout(x)
 
 
 def add(
@@ -65,7 +64,7 @@ def add(
     if trains_in_c(dropout, x, y) and _is_known(norm):
         weights = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
         return _result_of(_Add, x, y, *weights, _row_dropout(dropout, places_R), places_R)
-    added: Tensor = x + dropout(y)
+    added = x + dropout(y)
     return added if norm is None else norm(added)
 
 
@@ -86,8 +85,7 @@ def activate(
     kind = _ACTIVATIONS.get(type(activation)) if is_exact else None
     if kind is not None and trains_in_c(dropout, x):
         return _result_of(_Activate, x, kind, _row_dropout(dropout, places_R), places_R)
-    activated: Tensor = dropout(activation(x))
-    return activated
+    return dropout(activation(x))
 
 
 def attend(
@@ -170,7 +168,11 @@ class _Add(torch.autograd.Function):
         call = native.Residual(type=_TYPES[y.dtype], rows=rows, size=size, dropout=dropout)
         call.norm.epsilon = epsilon
         _point(call.norm, weight=weight, bias=bias)
-        keeps_normed = weight is not None and _is_invertible(call)
+        # The backward pass may need no more than the result of the norm, which whatever comes next
+        # keeps, too (Bulò et al. 2018 invert batch normalization). Rounding to bf16 is too coarse.
+        keeps_normed = weight is not None and y.dtype == torch.float32
+        if keeps_normed:
+            keeps_normed = bool(native.library().is_invertible(ctypes.byref(call.norm), size))
         added = y if x is None and dropout.least == 0 else torch.empty_like(y)
         normed = added
         if weight is not None and (added is y or not keeps_normed):
@@ -197,8 +199,7 @@ class _Add(torch.autograd.Function):
             parts = weight.new_empty(2, -(-call.rows // _ROWS_OF_A_SUM), len(weight))
             dx = torch.empty_like(gradient) if ctx.has_residual or not drops else None
             _point(call.norm, weight=weight, bias=bias)
-            _point(call, sum=added, normed=normed, moments=moments)
-            _point(call, dnormed=gradient, dx=dx, dy=dy)
+            _point(call, sum=added, normed=normed, moments=moments, dnormed=gradient, dx=dx, dy=dy)
             _point(call, dweight=parts[0], dbias=parts[1])
             _run(native.library().add_and_normalize, call, is_backward=True)
             dweight, dbias = parts.sum(1)
@@ -209,16 +210,6 @@ class _Add(torch.autograd.Function):
                 _run(native.library().add_and_normalize, call, is_backward=True)
         residual = dx if ctx.has_residual else None
         return residual, dy if drops else dx, dweight, dbias, None, None, None
-
-
-def _is_invertible(call: native.Residual) -> bool:
-    """Return True if the backward pass needs no more than the result of the norm.
-
-    Whatever comes next keeps that, too, so it takes no memory (Bulò et al. 2018 invert batch
-    normalization). In bf16 its rounding would be too coarse.
-    """
-    is_fp32 = call.type == _TYPES[torch.float32]
-    return is_fp32 and bool(native.library().is_invertible(ctypes.byref(call.norm), call.size))
 
 
 class _Activate(torch.autograd.Function):

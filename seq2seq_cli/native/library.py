@@ -5,19 +5,7 @@ import functools
 import logging
 import os
 import sys
-from ctypes import (
-    POINTER,
-    c_char,
-    c_char_p,
-    c_double,
-    c_float,
-    c_int,
-    c_int32,
-    c_int64,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,130 +28,107 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")  # by their numbers
 KERNELS = ("amx", "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "plain")
 
 
-def _fields(names: str, kind: Any) -> list[tuple[str, Any]]:
-    return [(name, kind) for name in names.split()]
+def _ints(names: str) -> list[tuple[str, Any]]:
+    return [(name, c_int64) for name in names.split()]
+
+
+def _pointers(names: str) -> list[tuple[str, Any]]:
+    return [(name, c_void_p) for name in names.split()]
 
 
 class Linear(ctypes.Structure):
-    _fields_ = [
-        *_fields("inputs outputs precision", c_int64),
-        *_fields("weight bias scale shift", c_void_p),
-    ]
+    _fields_ = [*_ints("inputs outputs precision"), *_pointers("weight bias scale shift")]
 
 
 class Norm(ctypes.Structure):
-    _fields_ = [*_fields("weight bias", c_void_p), ("epsilon", c_float)]
+    _fields_ = [*_pointers("weight bias"), ("epsilon", c_float)]
 
 
 class Layer(ctypes.Structure):
     _fields_ = [
-        *(*_fields("qkv out", Linear), ("self_attention_norm", Norm)),
-        *(*_fields("query cross_out", Linear), ("cross_attention_norm", Norm)),
-        *(*_fields("expand contract", Linear), ("feed_forward_norm", Norm)),
+        *(("qkv", Linear), ("out", Linear), ("self_attention_norm", Norm)),
+        *(("query", Linear), ("cross_out", Linear), ("cross_attention_norm", Norm)),
+        *(("expand", Linear), ("contract", Linear), ("feed_forward_norm", Norm)),
     ]
 
 
 class Stack(ctypes.Structure):
     _fields_ = [
-        *_fields("num_layers d_model heads d_ff norm_first activation vocabulary", c_int64),
-        *_fields("is_rotary rotates_memory", c_int64),
-        *_fields("embedding ngrams", c_void_p),
-        *_fields("longest_ngram ngram_buckets", c_int64),
-        ("layers", POINTER(Layer)),
-        ("norm", Norm),
-        ("output", Linear),
+        *_ints("num_layers d_model heads d_ff norm_first activation vocabulary"),
+        *_ints("is_rotary rotates_memory"),
+        *(*_pointers("embedding ngrams"), *_ints("longest_ngram ngram_buckets")),
+        *(("layers", POINTER(Layer)), ("norm", Norm), ("output", Linear)),
     ]
 
 
 class NativeBatch(ctypes.Structure):
     _fields_ = [
-        *_fields("sentences longest", c_int64),
-        *_fields("starts lengths memory", c_void_p),
-        *_fields("width length", c_int64),
-        ("slots", c_void_p),
-        ("num_blocks", c_int64),
-        *_fields("blocks num_columns columns", c_void_p),
+        *(*_ints("sentences longest"), *_pointers("starts lengths memory")),
+        *(*_ints("width length"), *_pointers("slots")),
+        *(*_ints("num_blocks"), *_pointers("blocks num_columns columns")),
     ]
 
 
 class Model(ctypes.Structure):
-    _fields_ = _fields("encoder decoder positions", c_void_p)
+    _fields_ = _pointers("encoder decoder positions")
 
 
-TextOf = ctypes.CFUNCTYPE(c_int64, POINTER(c_int32), c_int64)
+TextOf = ctypes.CFUNCTYPE(c_int64, POINTER(ctypes.c_int32), c_int64)
 
 
 class Sources(ctypes.Structure):
-    _fields_ = [
-        *_fields("count longest rows", c_int64),
-        *_fields("ids places min_lengths max_lengths", c_void_p),
-    ]
+    _fields_ = [*_ints("count longest rows"), *_pointers("ids places min_lengths max_lengths")]
 
 
 class SearchOptions(ctypes.Structure):
     _fields_ = [
-        *_fields("pad begin end beam n_best is_gnmt", c_int64),
-        ("alpha", c_double),
-        *_fields("ngram num_forbidden", c_int64),
-        ("forbidden", c_void_p),
-        ("text_of", TextOf),
+        *(*_ints("pad begin end beam n_best is_gnmt"), ("alpha", ctypes.c_double)),
+        *(*_ints("ngram num_forbidden"), *_pointers("forbidden"), ("text_of", TextOf)),
     ]
 
 
 class Found(ctypes.Structure):
-    _fields_ = [
-        ("longest", c_int64),
-        *_fields("counts lengths ids scores", c_void_p),
-        ("failed", c_int64),
-    ]
+    _fields_ = [*_ints("longest"), *_pointers("counts lengths ids scores"), *_ints("failed")]
 
 
 class Targets(ctypes.Structure):
-    _fields_ = [
-        *_fields("pad begin longest rows", c_int64),
-        *_fields("ids log_probs attention", c_void_p),
-    ]
+    _fields_ = [*_ints("pad begin longest rows"), *_pointers("ids log_probs attention")]
 
 
 class RowDropout(ctypes.Structure):
-    _fields_ = [("key", c_uint64), ("places", c_void_p), ("least", c_uint32), ("scale", c_float)]
+    _fields_ = [
+        *(("key", ctypes.c_uint64), ("places", c_void_p)),
+        *(("least", ctypes.c_uint32), ("scale", c_float)),
+    ]
 
 
 class RowAttention(ctypes.Structure):
     _fields_ = [
-        *_fields("type sentences heads size is_causal", c_int64),
-        *_fields("starts lengths memory_starts memory_lengths q k v", c_void_p),
-        *_fields("q_stride k_stride", c_int64),
-        *_fields("cosines sines", c_void_p),
-        ("scale", c_float),
-        ("dropout", RowDropout),
-        *_fields("y dy dq dk dv", c_void_p),
+        *_ints("type sentences heads size is_causal"),
+        *_pointers("starts lengths memory_starts memory_lengths q k v"),
+        *(*_ints("q_stride k_stride"), *_pointers("cosines sines")),
+        *(("scale", c_float), ("dropout", RowDropout), *_pointers("y dy dq dk dv")),
     ]
 
 
 class Residual(ctypes.Structure):
     _fields_ = [
-        *_fields("type rows size", c_int64),
-        *_fields("x y", c_void_p),
-        ("dropout", RowDropout),
-        ("norm", Norm),
-        *_fields("sum normed moments dsum dnormed dx dy dweight dbias", c_void_p),
+        *(*_ints("type rows size"), *_pointers("x y"), ("dropout", RowDropout), ("norm", Norm)),
+        *_pointers("sum normed moments dsum dnormed dx dy dweight dbias"),
     ]
 
 
 class Activation(ctypes.Structure):
     _fields_ = [
-        *_fields("type rows size activation", c_int64),
-        *_fields("x y", c_void_p),
-        ("dropout", RowDropout),
-        *_fields("dy dx", c_void_p),
+        *(*_ints("type rows size activation"), *_pointers("x y"), ("dropout", RowDropout)),
+        *_pointers("dy dx"),
     ]
 
 
 class Softmax(ctypes.Structure):
     _fields_ = [
-        *_fields("type rows size", c_int64),
-        *_fields("logits labels label_logits label_log_probs", c_void_p),
+        *_ints("type rows size"),
+        *_pointers("logits labels label_logits label_log_probs"),
     ]
 
 
@@ -185,7 +150,7 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     except OSError:
         return None
     try:
-        compiled = ctypes.string_at(ctypes.addressof(c_char.in_dll(library, "source_hash")))
+        compiled = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "source_hash")))
     except ValueError:
         compiled = b""
     if SOURCES and compiled != source_hash().encode():
@@ -194,10 +159,10 @@ def load_library(path: Path) -> ctypes.CDLL | None:
             "for faster decoding"
         )
         return None
-    of_models = (Linear, Norm, Layer, Stack, NativeBatch)
-    of_search = (Sources, SearchOptions, Found, Model, Targets)
-    of_training = (RowAttention, Residual, Activation, Softmax)
-    structures = (*of_models, *of_search, *of_training)
+    structures = (
+        *(Linear, Norm, Layer, Stack, NativeBatch, Sources, SearchOptions, Found, Model, Targets),
+        *(RowAttention, Residual, Activation, Softmax),
+    )
     expected = [*map(ctypes.sizeof, structures), GROUP, SLOTS]
     interface = (c_int64 * len(expected)).in_dll(library, "interface")
     assert list(interface) == expected, "library.py and native.h differ"
@@ -214,13 +179,10 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     library.log_sum_exp.argtypes = (c_int64, c_int64, pointer, pointer, c_int)
     library.search.argtypes = (pointer, c_int64, *[pointer] * 3, c_int)
     library.score.argtypes = (*[pointer] * 5, c_int)
-    fused = ("attend_to_rows", "add_and_normalize", "activate")
-    for name in fused:
+    for name in ("attend_to_rows", "add_and_normalize", "activate"):
         getattr(library, name).argtypes = (pointer, c_int, c_int)
     library.to_probabilities.argtypes = (pointer, c_int)
     library.is_invertible.argtypes = (pointer, c_int64)
-    for name in ("linear", "encode", "decode", "log_sum_exp", "to_probabilities", *fused):
-        getattr(library, name).restype = None
     return library
 
 

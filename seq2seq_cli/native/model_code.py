@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 
 # After an edit, see tests/numerics/test_native_model.py.
-MODEL_CODE = "8b3f244ec14dd8d8"
+MODEL_CODE = "eaa862fbb08b6bf5"
 _FILES = (
     "model/attention.py",
     "model/device.py",
@@ -22,10 +22,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def model_code_hash(package: Path = PACKAGE) -> str | None:
-    """Return a hash of the files with the model's equations; None if there is no model.
-
-    A distribution that only translates has none.
-    """
+    """Return a hash of the files with the model's equations; None in what only translates."""
     if not (package / "model").exists():
         return None
     content = hashlib.sha256()

@@ -86,10 +86,7 @@ class PlainDecodingState:
 
 
 class Ensemble:
-    """Several models with one vocabulary, whose probabilities are averaged.
-
-    Of an ensemble among them, each member counts as one.
-    """
+    """Models with one vocabulary, whose probabilities are averaged; of ensembles, their members."""
 
     def __init__(self, decoders: Sequence[Decoder]) -> None:
         members = [each.decoders if isinstance(each, Ensemble) else [each] for each in decoders]
@@ -109,10 +106,7 @@ def together(decoders: Sequence[Decoder]) -> Decoder:
 
 
 def mean_of_probabilities(logits: Sequence[Tensor]) -> Tensor:
-    """Return logits whose softmax is the mean of the given ones' softmaxes; their shapes are equal.
-
-    The logits of a single model are returned as they are.
-    """
+    """Return logits whose softmax is the mean of the softmaxes of the given ones, of one shape."""
     if len(logits) == 1:
         return logits[0]
     return torch.stack([each.log_softmax(dim=-1) for each in logits]).logsumexp(dim=0)

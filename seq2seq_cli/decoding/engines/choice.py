@@ -12,28 +12,24 @@ import torch
 from seq2seq_cli.config.types import DecodingPrecision, EngineName
 from seq2seq_cli.decoding.engines.base import Decoder, PlainDecoder
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
+from seq2seq_cli.decoding.search.scoring import padded_ids
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import has_fast_bf16
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.native.library import Precision
 from seq2seq_cli.native.model_code import is_edited
-from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 
 logger = logging.getLogger(__name__)
 
 Engine = CpuDecoder | PlainDecoder
 
 # The fastest comes first; the last one computes every model.
-ENGINES: dict[EngineName, type[Engine]] = {
-    "native": CpuDecoder,
-    "plain": PlainDecoder,
-}
+ENGINES: dict[EngineName, type[Engine]] = {"native": CpuDecoder, "plain": PlainDecoder}
 # By how much the logits of an engine may differ from the model's, relative to their norm. Rounding
 # of fp32 is below 1e-5; bf16 and int8 round weights, keys and values too, so that an engine is also
 # built in fp32, of the first layers.
 _TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "bf16": 0.3, "int8": 0.3}
-_LENGTH, _NUM_STEPS = 4, 2  # of the compared sentences; the second step reads the KV cache
-_LENGTH_OF_EDITED, _STEPS_OF_EDITED = 40, 20  # an edit may show only in long sentences
 _DIFFERS = "its logits differ from the model's"
 
 
@@ -47,12 +43,10 @@ def make_decoder(
     Raises UserError with each engine's reason if no engine is left.
     """
     on_cpu = model.device.type == "cpu"
-    precisions: list[Precision]
+    precisions: list[Precision] = ["int8", "fp32"]
     if precision != "auto":
         precisions = [precision]
-    elif on_cpu:
-        precisions = ["int8", "fp32"]
-    else:
+    elif not on_cpu:
         precisions = ["bf16" if has_fast_bf16(model.device) else "fp32"]
     reasons: dict[EngineName, str] = {}
     for tried in precisions:
@@ -83,10 +77,9 @@ def agrees_with_model(decoder: Engine, model: Transformer) -> bool:
     was_training = model.training
     model.eval()
     try:
-        if not _has_same_logits(decoder, model):
-            return False
-        if decoder.precision == "fp32":
-            return True
+        is_same = _has_same_logits(decoder, model)
+        if not is_same or decoder.precision == "fp32":
+            return is_same
         compared = copy.copy(model)
         if not is_edited():
             layers = {"encoder": model.encoder[:1], "decoder": model.decoder[:1]}
@@ -105,15 +98,12 @@ def differs_from_c(model: Transformer) -> bool:
 
 @torch.inference_mode()
 def _has_same_logits(decoder: Decoder, model: Transformer) -> bool:
-    """Compare a few steps; the search reports NaN and infinity."""
-    length, num_steps = _LENGTH, _NUM_STEPS
-    if is_edited():
-        length, num_steps = _LENGTH_OF_EDITED, _STEPS_OF_EDITED
+    """Compare a few steps: the second reads the KV cache. The search reports NaN and infinity."""
+    length, num_steps = (40, 20) if is_edited() else (4, 2)  # an edit may show only later
     src_vocab, tgt_vocab = model.src_embedding.num_embeddings, model.projection.out_features
     num_pieces = max(1, src_vocab - EOS_ID - 1)  # that are not special tokens
     ids = [min(EOS_ID + 1 + 37 * n % num_pieces, src_vocab - 1) for n in range(length)]
-    half = [*ids[::2], EOS_ID]
-    src_BS = torch.tensor([[*ids, EOS_ID], [*half, *[PAD_ID] * (length + 1 - len(half))]])
+    src_BS = padded_ids([[*ids, EOS_ID], [*ids[::2], EOS_ID]])
     states = [each.start(src_BS) for each in (PlainDecoder(model), decoder)]
     last_BW = torch.full((2, 1), BOS_ID)
     for _ in range(num_steps):

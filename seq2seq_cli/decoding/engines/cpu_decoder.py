@@ -1,8 +1,7 @@
 """The native engine, step by step: what searches in PyTorch ask for.
 
-B sentences, W hypotheses of each, S source positions, P positions of all sources together, T
-positions (so far, of a target), C blocks of slots of the KV cache, D d_model, L decoder layers, V
-vocabulary.
+B sentences, W hypotheses of each, S source positions, P positions of all sources together, T target
+positions so far, C blocks of slots of the KV cache, D d_model, L decoder layers, V vocabulary.
 """
 
 from ctypes import addressof
@@ -24,10 +23,7 @@ _ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)
 
 
 class CpuDecoder:
-    """A copy of a model's weights, laid out for C.
-
-    The numbers of a sentence do not depend on the others in its batch, to the last bit.
-    """
+    """Weights for C, which computes a sentence, to the last bit, regardless of its batch."""
 
     device = torch.device("cpu")
 
@@ -84,8 +80,7 @@ class CpuDecodingState:
     def __init__(
         self, model: NativeModel, memory_PL2D: Tensor, sentences: int, longest: int
     ) -> None:
-        """`memory_PL2D` is filled, and divided among the sentences, by the library: its numbers
-        are bf16, in the first half of the memory, unless the model computes in fp32."""
+        """The library fills `memory_PL2D`: with bf16, in the first half, but for fp32 models."""
         self._model = model
         self._memory_PL2D = memory_PL2D
         self._starts_B, self._lengths_B = torch.empty(2, sentences, dtype=torch.int32)
@@ -104,19 +99,20 @@ class CpuDecodingState:
         self._point_to_sources()
 
     def logits(self, last_BW: Tensor) -> Tensor:
-        logits_BWV = torch.empty(*last_BW.shape, self._model.num_outputs)
-        last_BW, threads = last_BW.contiguous(), torch.get_num_threads()
+        model, threads = self._model, torch.get_num_threads()
+        logits_BWV = torch.empty(*last_BW.shape, model.num_outputs)
+        last_BW = last_BW.contiguous()
         self._add_slots(last_BW.size(1))
         rows, length = last_BW.numel(), self.batch.length
         had_rows, had_threads, until = self._workspace_sizes
         if rows > had_rows or threads > had_threads or length > until:  # for some more steps, too
-            model, until = self._model, length + native.SLOTS
+            until = length + native.SLOTS
             self._workspace_sizes = (rows, threads, until)
             longest = max(self.batch.longest, until)
             self._workspace = native.workspace(model.decoder, rows, longest, threads)
             self._positions = model.positions(until)
         native.library().decode(
-            addressof(self._model.decoder),
+            addressof(model.decoder),
             addressof(self.batch),
             last_BW.data_ptr(),
             self._positions.ctypes.data,

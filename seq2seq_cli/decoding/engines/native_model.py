@@ -39,10 +39,7 @@ _ALIGNMENT = 64  # bytes: one cache line, and the largest register
 
 
 def unsupported(config: ModelConfig, precision: Precision) -> str | None:
-    """Return the reason why the library cannot compute a model without asking PyTorch, or None.
-
-    Without PyTorch there is no model to compare logits with.
-    """
+    """Return why the library cannot compute a model, without comparing logits, or None."""
     if reason := unsupported_option(config, precision):
         return reason
     return f"the code in {PACKAGE / 'model'} has been edited" if is_edited() else None
@@ -80,8 +77,7 @@ def parameter_shapes(
         for layer in (f"{stack}.{number}" for number in range(count)):
             for kind in kinds:
                 for part in ("query", "key", "value", "output"):
-                    has_bias = config.attention_bias
-                    add(f"{layer}.{kind}.{part}", d_model, d_model, has_bias=has_bias)
+                    add(f"{layer}.{kind}.{part}", d_model, d_model, has_bias=config.attention_bias)
                 if config.attention_scale == "temperature":
                     shapes[f"{layer}.{kind}.scale.inverse_temperature_H"] = (config.heads,)
             add(f"{layer}.feed_forward.expand", d_ff, d_model)
@@ -94,10 +90,7 @@ def parameter_shapes(
 
 
 class NativeModel:
-    """The structures of a model for the functions in native.h, and the memory they point to.
-
-    It can be copied and sent to another process.
-    """
+    """The structures of a model for native.h, and the memory they point to; it can be copied."""
 
     def __init__(
         self,
@@ -137,10 +130,7 @@ class NativeModel:
         return table
 
     def places(self, src_BS: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the position of every token of the sources; None: 0, 1, 2, ....
-
-        As model/positions.py: source_positions.
-        """
+        """Return the places of tokens as model/positions.py: source_positions; None: 0, 1, ..."""
         if not self._num_shared:
             return None
         is_feature_BS = (src_BS > EOS_ID) & (src_BS <= EOS_ID + self._num_shared)
@@ -271,10 +261,7 @@ def _scaled_query(
 def packed_linear(
     linears: Sequence[tuple[Array, Array | None]], precision: Precision, *, round_up: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """Join layers of the same input, weights OI and biases, into one, outputs side by side.
-
-    With `round_up`, outputs of -inf fill up the last group.
-    """
+    """Join layers of one input, weights OI and biases; `round_up`: -inf fills the last group."""
     weight_OI = np.concatenate([weight for weight, _ in linears]) if linears[1:] else linears[0][0]
     outputs = len(weight_OI)
     rows = native.rounded_up(outputs, native.GROUP)
@@ -301,10 +288,7 @@ def _rounded_to_bf16(weight_OI: Array) -> NDArray[np.uint16]:
 
 
 def _packed_words(weight_OI: NDArray[Any]) -> NDArray[np.int32]:
-    """Pack a weight into words of 32 bits, GW by outputs of a group.
-
-    In bf16 and int8, words are padded to whole tiles of AMX.
-    """
+    """Pack a weight into words of 32 bits, GW by outputs of a group, and whole tiles of AMX."""
     outputs, inputs = weight_OI.shape
     per_word = 4 // weight_OI.itemsize
     if missing := -inputs % (per_word * native.LANES) if per_word > 1 else 0:
@@ -321,10 +305,7 @@ def _packed_words(weight_OI: NDArray[Any]) -> NDArray[np.int32]:
 
 
 def _positions(config: ModelConfig, length: int) -> Array:
-    """Return vectors of positions, TD, or rotations, TJ2.
-
-    As model/positions.py: sinusoidal_positions and rotations.
-    """
+    """Return vectors of positions, TD, or rotations, TJ2, as model/positions.py does."""
     is_rotary = config.positions == "rotary"
     size = config.d_model // config.heads if is_rotary else config.d_model
     slope = np.float32(-math.log(config.position_base) / size)

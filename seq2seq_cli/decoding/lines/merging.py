@@ -1,7 +1,6 @@
 """Translations of a line's segments, merged into translations of the line; word alignments.
 
-S source tokens and T target tokens of a segment; N source words and M target words of the whole
-line.
+S source tokens and T target tokens of a segment; N source words and M target words of a line.
 """
 
 import itertools
@@ -11,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seq2seq_cli.decoding.given_score import GivenScore
 from seq2seq_cli.decoding.lines.segmentation import Segment
-from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.decoding.requests import GivenScore, Ids
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.text.sentences import separator
 from seq2seq_cli.text.words import split_words, words_of_spans
@@ -136,9 +134,8 @@ def align(
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[float, ...], ...]]:
     """Return the source word with the most attention for each target word, and all attention, MN.
 
-    Words are as `words.split_words` finds them in line and text. The attention of a target
-    word is the mean over its tokens; a source token that spans several words gives each of them an
-    equal share.
+    Words are those of `split_words`. The attention of a target word is the mean over its tokens;
+    a source token that spans several words gives each of them an equal share.
     """
     attention_MN = np.zeros((len(split_words(text)), len(split_words(line))), np.float32)
     num_tokens_M = np.zeros(len(attention_MN), np.float32)

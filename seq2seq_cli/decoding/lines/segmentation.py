@@ -74,7 +74,7 @@ def segment_lines(
         is_beyond = len(ids) > bounds.tokens or len(sentences) > bounds.sentences
         if len(sentences) > 1 and (each or is_beyond):
             split[number] = sentences
-    sentence_ids = iter(tokenizer.to_ids_batch(list(itertools.chain.from_iterable(split.values()))))
+    sentence_ids = iter(tokenizer.to_ids_batch([*itertools.chain(*split.values())]))
     segments: list[list[Segment]] = []
     long: list[int] = []  # how many parts each long sentence has
     for number, line in enumerate(lines):

@@ -133,8 +133,7 @@ class ShardTask:
         """Give the place of the lines in the file, the lines, and the file to write to.
 
         That file becomes the output when the block ends without an error. Raises UserError if the
-        source is not text or has changed when the block ends, or if another process is writing the
-        file.
+        source is no text or has changed by then, or if another process is writing the file.
         """
         refuse_archive(self.source)
         _check_output(self.output, [self.source])
@@ -243,9 +242,8 @@ def skip_bytes(file: BinaryIO, path: Path, count: int) -> None:
 def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
     """Write the translations of all shards, in order, to a file or standard output (None or `-`).
 
-    Returns how many shards there were. Records among the outputs are ignored, so that `part-*`
-    names them all. Raises UserError if an output is missing, foreign, or not what its record says;
-    nothing is written then.
+    Returns how many shards there were. Records among the outputs are ignored, as in `part-*`.
+    Raises UserError before writing if an output is missing, foreign, or not what its record says.
     """
     given = [path for path in outputs if not path.name.endswith(_RECORD)]
     if not given:

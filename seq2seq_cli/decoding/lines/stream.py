@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from seq2seq_cli import machine
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.merging import Outputs
@@ -17,13 +18,6 @@ from seq2seq_cli.decoding.output_formats import WRITERS, OutputFormat
 from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import ReplacedFileError, UserError
-from seq2seq_cli.machine import (
-    available_memory,
-    may_have_gpu,
-    num_cores,
-    retain_freed_pages,
-    set_num_threads,
-)
 from seq2seq_cli.processes import ProcessDiedError, ending_at_sigterm, ordered_pool
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import WHOLE_FILE, Place, may_wait
@@ -72,7 +66,7 @@ class Job:
     def load(self, expected: Mapping[str, Any] | None = None) -> Translator:
         """Load the models. Raises ReplacedFileError if they are not the `expected` ones, which
         `described` gave before."""
-        retain_freed_pages()
+        machine.retain_freed_pages()
         load = functools.partial(
             Translator.load, device=self.device, overrides=self.overrides, which=self.which
         )
@@ -115,7 +109,7 @@ def translate_stream(
         num_bytes = file.stat().st_size if file is not None and file.is_file() else 0
         is_on_cpu = job.device == "cpu" or not _has_gpu()
         if is_on_cpu and num_bytes * place.share >= _LARGE_FILE:
-            processes = automatic_processes(job, num_cores(), available_memory())
+            processes = automatic_processes(job, machine.num_cores(), machine.available_memory())
     processes = processes or 1
     inputs: Iterator[TranslationInput | None] = job.inputs(lines, place.first_number)
     if not isinstance(lines, Sequence) and may_wait(file):
@@ -128,7 +122,7 @@ def translate_stream(
 
 
 def _has_gpu() -> bool:
-    if not may_have_gpu():
+    if not machine.may_have_gpu():
         return False
     import torch
 
@@ -199,7 +193,7 @@ def _translation(
     job: Job, expected: Mapping[str, Any], processes: int
 ) -> Callable[[Chunk], Translated]:
     """Load the model in one of the processes, which share the cores."""
-    set_num_threads(max(1, num_cores() // processes))
+    machine.set_num_threads(max(1, machine.num_cores() // processes))
     translate = worker(job, expected)
     return lambda chunk: translate([chunk])
 

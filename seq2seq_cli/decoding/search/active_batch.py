@@ -58,10 +58,7 @@ class ActiveBatch:
         self.length += 1
 
     def check_finite(self, numbers_BW: Tensor) -> None:
-        """Raise NotFiniteError if one of the numbers, made of the logits, is NaN or infinite.
-
-        An engine may say by -inf that a token is impossible.
-        """
+        """Raise NotFiniteError for NaN or infinity in numbers made of logits, which may be -inf."""
         if not numbers_BW.max().item() < math.inf:
             is_finite_B = (numbers_BW.flatten(1) < math.inf).all(dim=1)
             raise not_finite(self.requests[int(is_finite_B.int().argmin())].number)

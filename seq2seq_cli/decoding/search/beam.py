@@ -1,7 +1,7 @@
 """Beam search: several hypotheses at once, ranked by normalized log-probability.
 
-B sentences still being decoded, W hypotheses of each in G groups, K candidates for their
-continuation, T target positions so far, V target vocabulary.
+B sentences still being decoded, W hypotheses of each in G groups, K candidates to continue them, T
+target positions so far, V target vocabulary.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.types import LengthPenalty
@@ -153,18 +153,13 @@ class BeamSearch:
                 self._spare[batch.active[row]].add(ids, best_B[row].item() / penalty)
 
     def _continuations(self, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> Candidates:
-        """Return the hypotheses of the next step, group by group, and finish what ends.
-
-        `score_offsets` turn logits into sums of log-probabilities.
-        """
+        """Return the hypotheses of the next step, group by group, and finish what ends."""
         batch, width = self._batch, self._width
         chosen: list[Candidates] = []
         for first in range(0, self._config.width, width):
             start = 0 if logits_BWV.size(1) == 1 else first  # all groups begin alike
-            group = (
-                logits_BWV[:, start : start + width],
-                score_offsets_BW1[:, start : start + width],
-            )
+            hypotheses = slice(start, start + width)
+            group = logits_BWV[:, hypotheses], score_offsets_BW1[:, hypotheses]
             if chosen:
                 best = self._diverse_candidates(*group, torch.cat([c.tokens for c in chosen], 1))
             else:
@@ -221,12 +216,10 @@ def unfinished(ranked: Candidates, width: int) -> Candidates:
 
     Of 2 · width candidates at most `width` end, one for every hypothesis.
     """
+    missing = (0, max(0, width - ranked.tokens.size(1)))  # in a vocabulary smaller than the beam
+    padding = zip(ranked, (-torch.inf, 0, EOS_ID), strict=True)
+    ranked = Candidates(*(nn.functional.pad(part, missing, value=value) for part, value in padding))
     ends_BK = ranked.tokens == EOS_ID
-    count = ends_BK.size(1)
-    if count < width:  # a vocabulary smaller than the beam
-        ranked = Candidates(*(part[:, [*range(count), *[0] * (width - count)]] for part in ranked))
-        ends_BK = torch.ones_like(ranked.tokens, dtype=torch.bool)
-        ends_BK[:, :count] = ranked.tokens[:, :count] == EOS_ID
     places_BW = ends_BK.int().argsort(dim=1, stable=True)[:, :width]
     sums_BK = ranked.sums.masked_fill(ends_BK, -torch.inf)
     tokens_BK = ranked.tokens.masked_fill(sums_BK == -torch.inf, EOS_ID)  # some token of the model

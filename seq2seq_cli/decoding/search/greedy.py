@@ -14,6 +14,8 @@ from seq2seq_cli.decoding.search.active_batch import ActiveBatch
 from seq2seq_cli.decoding.search.top_k import top_k
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID
 
+Choose = Callable[[Tensor, Sequence[int]], Tensor]  # of tokens, BW, from logits and sentences
+
 _SEGMENTS_APART = 0x9E3779B97F4A7C15  # far more than a text has lines
 
 
@@ -23,9 +25,8 @@ class GreedySearch:
     def __init__(self, batch: ActiveBatch, config: DecodingConfig, vocab_size: int) -> None:
         self._batch = batch
         self._width = config.n_best
-        self._choose: Callable[[Tensor, Sequence[int]], Tensor] = argmax_token
-        if config.sampling:
-            self._choose = Sampler(config, batch.requests, vocab_size)
+        sampling = config.sampling
+        self._choose = sampler(config, batch.requests, vocab_size) if sampling else argmax_token
         self._growing = [set(range(self._width)) for _ in batch.requests]
 
     def advance(self, logits_BWV: Tensor) -> None:
@@ -42,8 +43,7 @@ class GreedySearch:
         rows = set(self._batch.rules.at_max_length(self._batch.length))
         for row, tokens in enumerate(self._batch.last_BW.tolist()):
             growing = self._growing[self._batch.active[row]]
-            if EOS_ID in tokens:
-                growing -= {w for w, token in enumerate(tokens) if token == EOS_ID}
+            growing.difference_update(w for w, token in enumerate(tokens) if token == EOS_ID)
             if not growing:
                 rows.add(row)
         return rows
@@ -62,42 +62,36 @@ def argmax_token(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
     return tokens_BW1.masked_fill(best_BW1 == -torch.inf, EOS_ID)[..., 0]
 
 
-class Sampler:
-    """Draws from the softmax with temperature, top-k and nucleus sampling (Holtzman et al. 2020).
+def sampler(config: DecodingConfig, requests: Sequence[Request], vocab_size: int) -> Choose:
+    """Draw from the softmax with temperature, top-k and nucleus sampling (Holtzman et al. 2020).
 
     A draw depends only on the seed, the numbers of line and segment, and the position. It is EOS
     where the rules leave no token.
     """
+    seeds = (
+        config.seed * 1_000_003 + request.number + request.segment * _SEGMENTS_APART
+        for request in requests
+    )
+    generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
 
-    def __init__(
-        self, config: DecodingConfig, requests: Sequence[Request], vocab_size: int
-    ) -> None:
-        self._config = config
-        self._vocab_size = vocab_size
-        self._generators = [
-            torch.Generator().manual_seed(
-                (config.seed * 1_000_003 + request.number + request.segment * _SEGMENTS_APART)
-                % 2**63
-            )
-            for request in requests
-        ]
-
-    def __call__(self, logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
-        logits_BWV = logits_BWV[..., : self._vocab_size] / self._config.temperature
-        if self._config.top_k is not None:
-            least = logits_BWV.topk(min(self._config.top_k, logits_BWV.size(-1))).values[..., -1:]
+    def choose(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
+        logits_BWV = logits_BWV[..., :vocab_size] / config.temperature
+        if config.top_k is not None:
+            least = logits_BWV.topk(min(config.top_k, logits_BWV.size(-1))).values[..., -1:]
             logits_BWV = logits_BWV.masked_fill(logits_BWV < least, -torch.inf)
-        if self._config.top_p < 1:
+        if config.top_p < 1:
             # The most probable tokens that together have the probability `top_p`, at least one.
             ordered, index = logits_BWV.sort(dim=-1, descending=True)
             probabilities = ordered.softmax(dim=-1)
-            is_beyond = probabilities.cumsum(dim=-1) - probabilities >= self._config.top_p
+            is_beyond = probabilities.cumsum(dim=-1) - probabilities >= config.top_p
             ordered = ordered.masked_fill(is_beyond, -torch.inf)
             logits_BWV = logits_BWV.scatter(-1, index, ordered)
         size = logits_BWV.shape[1:]
         noise_BWV = torch.stack(
-            [torch.empty(size).exponential_(generator=self._generators[b]) for b in sentences]
+            [torch.empty(size).exponential_(generator=generators[b]) for b in sentences]
         )
         gumbel_BWV = -noise_BWV.clamp_(min=1e-20).log_().to(logits_BWV.device)
         drawn = (logits_BWV + gumbel_BWV).max(dim=-1)  # the Gumbel-max trick: an exact draw
         return drawn.indices.masked_fill(drawn.values == -torch.inf, EOS_ID)
+
+    return choose

@@ -24,9 +24,8 @@ Candidate = tuple[float, int, int]  # sum of log-probabilities, hypothesis, toke
 def missing_tokens(past: Ids, phrases: Sequence[Phrase]) -> tuple[int, list[int]]:
     """Return how many tokens of the phrases are missing, and which of them may come next.
 
-    A phrase is met if the past contains it, also at its end, where the word may still continue. If
-    the past ends within an unmet phrase, only the rest of it is missing, and it should continue;
-    otherwise any unmet phrase may begin.
+    A phrase is met if the past contains it, also at its end, where the word may still continue. Of
+    an unmet phrase in which the past ends, the rest is missing and comes next; else any may begin.
     """
     unmet = [  # the tokens of a phrase differ at the beginning of a translation
         phrase.first if tuple(past) == phrase.first[: len(past)] else phrase.inner
@@ -69,10 +68,7 @@ def restrict(
 def allocate_beam(
     candidates: Sequence[Tensor], sums_WV: Tensor, past_WT: Tensor, phrases: Sequence[Phrase]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the candidates of one sentence (sums, origins, tokens; K each) by priority.
-
-    `sums_WV`: of all continuations.
-    """
+    """Return a sentence's candidates (sums, origins, tokens; K each) by priority."""
     pasts = past_WT.tolist()
     pool: set[Candidate] = set(zip(*(part.tolist() for part in candidates), strict=True))
     for row, past in enumerate(pasts):

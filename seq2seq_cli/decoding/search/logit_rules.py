@@ -188,9 +188,6 @@ class LogitRules:
 
 
 def force(logits_WV: Tensor, token: int, logits_W: Tensor) -> None:
-    """Allow that token only, with these logits, even if another rule forbids it.
-
-    Both may lack the axis W.
-    """
+    """Allow that token only, with these logits, even if another rule forbids it; W may lack."""
     logits_WV.fill_(-torch.inf)
     logits_WV[..., token] = logits_W

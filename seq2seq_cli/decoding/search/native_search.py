@@ -1,10 +1,12 @@
 """Greedy and beam search in C, for all that most people ask of a search; PyTorch is not needed.
 
-M models, B sentences, S source positions, N translations of a sentence, T target positions, P
-target positions of all sentences.
+M models, B sentences, S source positions, N translations of each, T target positions, P of all.
 """
 
+import contextlib
 import ctypes
+import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +19,14 @@ from numpy.typing import NDArray
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.data.batch_plan import bucket_by_length, pad_rows
 from seq2seq_cli.decoding.engines.native_model import NativeModel
-from seq2seq_cli.decoding.given_score import GivenScore, normalized_rows
 from seq2seq_cli.decoding.requests import (
     IMPOSSIBLE,
     NEVER_OUTPUT,
+    GivenScore,
     Hypothesis,
     Ids,
     Request,
+    normalized_rows,
     not_finite,
 )
 from seq2seq_cli.native import library as native
@@ -32,6 +35,7 @@ from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 _MOST_TOKENS = 1_024  # in a batch: keys and values of more do not stay in the processor's cache
 
 Array = NDArray[Any]
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Models = Sequence[NativeModel]  # one model, or the members of an ensemble
 
@@ -57,51 +61,43 @@ def search(
     text_of: Callable[[Ids], object] = tuple,
     threads: int = 1,
 ) -> list[list[Hypothesis]]:
-    """As search/search.py: search, for requests that `can_search` accepts.
-
-    Several models, which read sources in the same way, search with the mean of their probabilities.
-    """
-
-    def translate(numbers: Sequence[int], threads: int) -> list[list[Hypothesis]]:
-        return _search_batch(models, [requests[i] for i in numbers], config, text_of, threads)
-
+    """As search/search.py: search, where `can_search`; models read sources in the same way."""
     lengths = [len(request.src) for request in requests]
     most = min(config.tokens_per_batch, _MOST_TOKENS)
     batches = bucket_by_length(lengths, lengths, most // config.width)
-    return _in_order(batches, translate, threads)
+    work = functools.partial(_search_batch, models, config, text_of)
+    return _in_order(requests, batches, work, threads)
 
 
 def _in_order(
-    batches: Sequence[Array], work: Callable[[Sequence[int], int], Sequence[Result]], threads: int
+    items: Sequence[Item],
+    batches: Sequence[Array],
+    work: Callable[[Sequence[Item], int], Sequence[Result]],
+    threads: int,
 ) -> list[Result]:
-    """Return the results for all numbers in the batches, which `threads` work on.
+    """Return the results for all items, batches of whose numbers `threads` work on.
 
     Each thread has batches of its own, but a single batch has all threads; so has every batch when
     no thread can start, as at the end of the program.
     """
     count = min(threads, len(batches))
-    if count <= 1:
-        found = [work(numbers.tolist(), threads) for numbers in batches]
-    else:
+    batched = [[items[i] for i in numbers.tolist()] for numbers in batches]
+    found: Iterable[Sequence[Result]] = (work(batch, threads) for batch in batched)
+    if count > 1:
         with ThreadPoolExecutor(count) as pool:  # which starts no other batch after an error
-            try:
-                results = pool.map(lambda numbers: work(numbers.tolist(), 1), batches)
-            except RuntimeError:
-                results = (work(numbers.tolist(), threads) for numbers in batches)
-            found = list(results)
-    by_number = {
-        number: result
-        for numbers, results in zip(batches, found, strict=True)
-        for number, result in zip(numbers.tolist(), results, strict=True)
-    }
+            with contextlib.suppress(RuntimeError):
+                found = pool.map(work, batched, itertools.repeat(1))
+            found = list(found)
+    numbers, results = itertools.chain(*batches), itertools.chain(*found)
+    by_number = dict(zip(numbers, results, strict=True))
     return [by_number[number] for number in range(len(by_number))]
 
 
 def _search_batch(
     models: Models,
-    requests: Sequence[Request],
     config: DecodingConfig,
     text_of: Callable[[Ids], object],
+    requests: Sequence[Request],
     threads: int,
 ) -> list[list[Hypothesis]]:
     min_lengths_B = np.array([request.min_length for request in requests], dtype=np.int64)
@@ -163,17 +159,14 @@ def score(
     threads: int = 1,
 ) -> list[GivenScore]:
     """As search/scoring.py: score_given, in the precision of the models."""
-
-    def score_some(numbers: Sequence[int], threads: int) -> list[GivenScore]:
-        return _score_batch(models, [pairs[i] for i in numbers], with_attention, threads)
-
     src_lengths, tgt_lengths = ([len(pair[side]) + 1 for pair in pairs] for side in (0, 1))
     batches = bucket_by_length(src_lengths, tgt_lengths, tokens_per_batch)
-    return _in_order(batches, score_some, threads)
+    work = functools.partial(_score_batch, models, with_attention)
+    return _in_order(pairs, batches, work, threads)
 
 
 def _score_batch(
-    models: Models, pairs: Sequence[tuple[Ids, Ids]], with_attention: bool, threads: int
+    models: Models, with_attention: bool, pairs: Sequence[tuple[Ids, Ids]], threads: int
 ) -> list[GivenScore]:
     sources = _Sources(models[0], [[*src, EOS_ID] for src, _ in pairs])
     longest = sources.structure.longest

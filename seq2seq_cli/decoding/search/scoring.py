@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.data.batch_plan import bucket_by_length, pad_rows
-from seq2seq_cli.decoding.given_score import NOT_SCORED, GivenScore, without_eos
-from seq2seq_cli.decoding.requests import Ids, not_finite
+from seq2seq_cli.decoding.requests import NOT_SCORED, GivenScore, Ids, not_finite, without_eos
 from seq2seq_cli.model.attention import AttentionLog, AttentionRecord
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
@@ -28,8 +27,7 @@ def score_given(
     """Score pairs of source and target ids, given without EOS, by teacher forcing in fp32.
 
     Several models give the mean of their probabilities and attention. A model's attention is the
-    mean over the heads of the last layer but one, which aligns best (Garg et al. 2019). Raises
-    NotFiniteError for NaN and infinity.
+    mean over the heads of the `aligning_layer`. Raises NotFiniteError for NaN and infinity.
     """
     scores = [NOT_SCORED] * len(pairs)
     src_lengths, tgt_lengths = ([len(pair[side]) + 1 for pair in pairs] for side in (0, 1))

@@ -26,9 +26,8 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` translations of every request, the best first.
 
-    Requests are batched by length. Apart from rounding, results do not depend on the other requests
-    in a batch. The translations of a beam differ in what `text_of` makes of them. Raises
-    NotFiniteError if the model computes NaN or infinity.
+    Apart from rounding, they do not depend on the other requests in a batch. Those of a beam differ
+    in what `text_of` makes of them. Raises NotFiniteError if the model computes NaN or infinity.
     """
     if isinstance(decoder, CpuDecoder) and native_search.can_search(requests, config):
         threads = torch.get_num_threads()

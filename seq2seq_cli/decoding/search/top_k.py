@@ -10,19 +10,14 @@ _FEW = 100_000  # logits up to which one stage is faster if k is 1
 
 
 def top_k(logits_BWV: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k greatest logits of every row in descending order, and their tokens; BWk.
-
-    This is torch.topk, but searches only the chunks with the k greatest maxima.
-    """
+    """As torch.topk, BWk, but search only the chunks with the k greatest maxima."""
     vocabulary = logits_BWV.size(-1)
     k = min(k, vocabulary)
     if k == 1 and logits_BWV.numel() < _FEW:
-        logits_BW1, tokens_BW1 = logits_BWV.max(dim=-1, keepdim=True)
-        return logits_BW1, tokens_BW1
+        return logits_BWV.max(dim=-1, keepdim=True)
     chunks = vocabulary // _CHUNK
     if vocabulary % _CHUNK or chunks < 2 * k:
-        logits_BWk, tokens_BWk = logits_BWV.topk(k)
-        return logits_BWk, tokens_BWk
+        return logits_BWV.topk(k)
     chunked = logits_BWV.view(*logits_BWV.shape[:-1], chunks, _CHUNK)
     chosen_BWk = chunked.amax(dim=-1).topk(k, sorted=False).indices
     index = chosen_BWk[..., None].expand(-1, -1, -1, _CHUNK)

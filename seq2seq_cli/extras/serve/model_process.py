@@ -74,13 +74,11 @@ class LoadedRun:
 
     def _check_features(self, sentences: Sequence[SentenceInput]) -> None:
         """Raise UserError if a model with features gets unknown ones, or none."""
-        if not self._translator.tokenizers.src.features:
-            return
         for text, _ in sentences:
-            line = TranslationInput(text)
-            if unknown := self._translator.unknown_features(line):
+            issues = self._translator.feature_issues([TranslationInput(text)])
+            if unknown := issues.unknown_features:
                 raise UserError(f"the model does not know the features {', '.join(unknown)}")
-            if not self._translator.has_features(line):
+            if issues.lines_without_features:
                 raise UserError("the model needs features of the source, after a tab")
 
     def search(
