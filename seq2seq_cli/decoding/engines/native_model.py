@@ -178,8 +178,8 @@ class NativeModel:
 
     def _linear(self, name: str, outputs: int, inputs: int) -> native.Linear:
         precision = native.PRECISIONS.index(self.precision)
-        addresses = {part: self._address(f"{name}.{part}") for part in _OF_LINEAR}
-        return native.Linear(inputs=inputs, outputs=outputs, precision=precision, **addresses)
+        parts = (self._address(f"{name}.{part}") for part in ("weight", "bias", "scale", "shift"))
+        return native.Linear(inputs, outputs, precision, *parts)
 
     def _norm(self, name: str) -> native.Norm:
         weight, bias = (self._address(f"{name}.{part}") for part in ("weight", "bias"))
@@ -191,9 +191,6 @@ class NativeModel:
 
     def _count(self, stack: str) -> int:
         return sum(name.startswith(stack) and name.endswith("expand.bias") for name in self._parts)
-
-
-_OF_LINEAR = ("weight", "bias", "scale", "shift")
 
 
 @np.errstate(over="ignore", invalid="ignore")  # the search reports infinity and NaN

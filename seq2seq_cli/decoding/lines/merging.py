@@ -134,7 +134,7 @@ def align(
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[float, ...], ...]]:
     """Return the source word with the most attention for each target word, and all attention, MN.
 
-    Words are those of `split_words`. The attention of a target word is the mean over its tokens;
+    Words are what `split_words` finds. The attention of a target word is the mean over its tokens;
     a source token that spans several words gives each of them an equal share.
     """
     attention_MN = np.zeros((len(split_words(text)), len(split_words(line))), np.float32)

@@ -176,7 +176,7 @@ def _score_batch(
     if np.count_nonzero(ids_BT != PAD_ID) != rows:
         raise ValueError("padding within a target")
     log_probs_MP = np.empty((len(models), rows), np.float32)
-    attention_MPS = np.zeros((len(models), rows, longest), np.float32) if with_attention else None
+    attention_MPS = np.zeros((len(models), rows, longest if with_attention else 0), np.float32)
     for number, model in enumerate(models):
         targets = native.Targets(
             *(PAD_ID, BOS_ID),
@@ -184,7 +184,7 @@ def _score_batch(
             rows=rows,
             ids=ids_BT.ctypes.data,
             log_probs=log_probs_MP[number].ctypes.data,
-            attention=None if attention_MPS is None else attention_MPS[number].ctypes.data,
+            attention=attention_MPS[number].ctypes.data if with_attention else None,
         )
         positions = model.positions(max(longest, ids_BT.shape[1]))
         status = native.library().score(
@@ -199,14 +199,13 @@ def _score_batch(
     if not np.isfinite(log_probs_MP).all():
         raise not_finite()
     log_probs_P = np.logaddexp.reduce(log_probs_MP) - math.log(len(models))
-    mean_PS = None if attention_MPS is None else np.mean(attention_MPS, axis=0)
+    mean_PS = np.mean(attention_MPS, axis=0)
     scores: list[GivenScore] = []
     ends = np.cumsum(lengths)
     for (src, _), start, end in zip(pairs, ends - lengths, ends, strict=True):
-        attention_TS = None
-        if mean_PS is not None:  # without EOS of source and target
-            attention_TS = normalized_rows(mean_PS[start : end - 1, : len(src)])
-        scores.append(GivenScore(log_probs_P[start:end].tolist(), attention_TS))
+        attention_TS = mean_PS[start : end - 1, : len(src)]  # without EOS of source and target
+        given = normalized_rows(attention_TS) if with_attention else None
+        scores.append(GivenScore(log_probs_P[start:end].tolist(), given))
     return scores
 
 

@@ -26,7 +26,7 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` translations of every request, the best first.
 
-    Apart from rounding, they do not depend on the other requests in a batch. Those of a beam differ
+    Apart from rounding, they do not depend on the other requests in a batch. In a beam, they differ
     in what `text_of` makes of them. Raises NotFiniteError if the model computes NaN or infinity.
     """
     if isinstance(decoder, CpuDecoder) and native_search.can_search(requests, config):
