@@ -7,9 +7,10 @@ the number of processes. Memory grows by the hashes of the pairs that are kept.
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,20 +20,10 @@ from seq2seq_cli import plugins
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.console import is_stderr_watched
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.clean import rules
 from seq2seq_cli.extras.clean.language_scripts import scripts_of
 from seq2seq_cli.extras.clean.outputs import Outputs, opened_outputs
-from seq2seq_cli.extras.clean.rules import (
-    RULES,
-    Batch,
-    Characters,
-    Limits,
-    Profile,
-    Rule,
-    Side,
-    judge,
-    profile_of,
-)
-from seq2seq_cli.extras.clean.seen_hashes import Hashes, SeenHashes, hashes_of
+from seq2seq_cli.extras.clean.seen_hashes import Hashes, Mask, SeenHashes, hashes_of
 from seq2seq_cli.processes import ordered_pool
 from seq2seq_cli.text.corpus import BadLineError, Pair, read_entries, readable_pairs
 
@@ -44,38 +35,37 @@ STATEFUL = {
     DUPLICATE: "the same text as an earlier pair",
     NEAR_DUPLICATE: "the same letters and digits as an earlier pair, ignoring case",
 }
-RULE_NAMES = (*RULES, LANGUAGE, *STATEFUL)  # --without
+RULE_NAMES = (*rules.RULES, LANGUAGE, *STATEFUL)  # --without
 
 _LINES_AT_ONCE = 5_000
 _CHARACTERS_AT_ONCE = 1 << 22
 _PROFILED_BATCHES = 4  # at the start of the text
 
-Numbered = tuple[int, Pair | BadLineError]
+Entry = Pair | BadLineError
+Numbered = tuple[int, Entry]
 
 
 class Job(NamedTuple):
     """What a process needs to judge pairs by themselves."""
 
-    rules: tuple[str, ...]
-    limits: Limits
-    profile: Profile
-    languages: tuple[str, str] | None = None  # to identify
+    names: Sequence[str]  # of rules
+    limits: rules.Limits
+    profile: rules.Profile
+    languages: tuple[str, str] | None = None
 
-    def table(self) -> dict[str, Rule]:
-        table = {name: rule for name, rule in RULES.items() if name in self.rules}
-        if self.languages and LANGUAGE in self.rules:
+    def table(self) -> dict[str, rules.Rule]:
+        table = {name: rule for name, rule in rules.RULES.items() if name in self.names}
+        if LANGUAGE in self.names and self.languages:
             languages = plugins.load("clean", "languages")
             table[LANGUAGE] = languages.language_rule(*self.languages)
         return table
 
 
 class Judged(NamedTuple):
-    """The verdicts of `judge` about a batch, and the hashes of its pairs."""
+    """The verdicts of `judge` about a batch, and the hashes of its pairs by rule of `STATEFUL`."""
 
     verdicts_N: "np.typing.NDArray[np.uint8]"
-    exact_N: Hashes
-    near_N: Hashes
-    sources_N: Hashes
+    hashes_N: dict[str, Hashes]
 
 
 @dataclass
@@ -93,13 +83,24 @@ class Report:
     kept: int
     findings: dict[str, Finding]
 
+    def count(self, rule: str, line: int, entry: Entry, num_examples: int) -> None:
+        """Count a pair with the rule that rejects it, or ""."""
+        self.pairs += 1
+        if not rule:
+            self.kept += 1
+            return
+        finding = self.findings[rule]
+        finding.pairs += 1
+        if len(finding.examples) < num_examples:
+            sides = (str(entry), "") if isinstance(entry, BadLineError) else entry[:2]
+            finding.examples.append((line, *sides))
+
 
 @dataclass(frozen=True)
 class Settings:
-    limits: Limits
+    limits: rules.Limits
     without: frozenset[str]  # rules
     languages: tuple[str, str] | None
-    identifies_languages: bool
     num_examples: int
     num_processes: int
 
@@ -107,39 +108,42 @@ class Settings:
 def clean(
     text: ParallelText, against: ParallelText | None, outputs: Outputs | None, settings: Settings
 ) -> Report:
-    """Read a text, write its pairs to `outputs` if given, and return what was rejected.
-
-    Raises UserError if the text or the held-out one cannot be read.
+    """Write the pairs of a text to `outputs`, if given; return what was rejected. Raises UserError
+    for text that cannot be read.
     """
     batches = batches_of(enumerate(read_entries(text), 1))
     head = list(itertools.islice(batches, _PROFILED_BATCHES))
-    characters = Characters()
-    profile = profile_of([pair for batch in head for pair in _pairs(batch)], characters)
+    first_pairs = [pair for batch in head for pair in _pairs(batch)]
+    profile = rules.profile_of(first_pairs, rules.Characters())
     if settings.languages:
         named = [scripts_of(language) for language in settings.languages]
         src, tgt = (own or found for own, found in zip(named, profile.scripts, strict=True))
-        profile = Profile(profile.ratio, (src, tgt))
-    left_out = settings.without if against is not None else settings.without | {HELD_OUT}
-    rules = tuple(name for name in RULE_NAMES if name not in left_out)
-    identified = settings.languages if settings.identifies_languages else None
-    job = Job(rules, settings.limits, profile, identified)
-    table = job.table()
-    meanings = {UNREADABLE: "a line that cannot be read"}
-    meanings |= {
-        name: rule.meaning.format_map(job.limits._asdict()) for name, rule in table.items()
+        profile = rules.Profile(profile.ratio, (src, tgt))
+    left_out = settings.without | ({HELD_OUT} if against is None else set())
+    names = [name for name in RULE_NAMES if name not in left_out]
+    job = Job(names, settings.limits, profile, settings.languages)
+    finders = {
+        HELD_OUT: _hashes_of_sources(against).contain,
+        DUPLICATE: SeenHashes().add,
+        NEAR_DUPLICATE: SeenHashes().add,
     }
-    meanings |= {name: meaning for name, meaning in STATEFUL.items() if name in rules}
-    findings = {name: Finding(meaning) for name, meaning in meanings.items()}
-    report = Report(0, 0, findings)
-    sorter = _Sorter(report, list(table), settings.num_examples, _hashes_of_sources(against))
-    with ExitStack() as stack:
-        write = stack.enter_context(opened_outputs(outputs, has_features=text.has_features))
-        bar = stack.enter_context(
-            tqdm(unit=" pairs", unit_scale=True, disable=not is_stderr_watched())
-        )
-        batches = itertools.chain(head, batches)
-        for batch, verdict in stack.enter_context(judged(batches, job, settings.num_processes)):
-            for rule, line, entry in sorter.sort(batch, verdict):
+    finders = {name: find for name, find in finders.items() if name in names}
+    limits, table = job.limits._asdict(), job.table()
+    meanings = {UNREADABLE: "a line that cannot be read"}
+    meanings |= {name: rule.meaning.format_map(limits) for name, rule in table.items()}
+    meanings |= {name: STATEFUL[name] for name in finders}
+    report = Report(0, 0, {name: Finding(meaning) for name, meaning in meanings.items()})
+    batches = itertools.chain(head, batches)
+    with (
+        opened_outputs(outputs, has_features=text.has_features) as write,
+        tqdm(unit=" pairs", unit_scale=True, disable=not is_stderr_watched()) as bar,
+        judged(batches, job, settings.num_processes) as verdicts,
+    ):
+        for batch, found in verdicts:
+            reasons = iter(_reasons(found, [*table], finders))
+            for line, entry in batch:
+                rule = UNREADABLE if isinstance(entry, BadLineError) else next(reasons)
+                report.count(rule, line, entry, settings.num_examples)
                 write(rule, line, entry)
             bar.update(len(batch))
         if not report.pairs:
@@ -147,65 +151,27 @@ def clean(
     return report
 
 
-@dataclass
-class _Sorter:
-    """Finds what depends on earlier pairs, and counts."""
-
-    report: Report
-    names: Sequence[str]  # of the rules whose numbers are verdicts, from 1
-    num_examples: int
-    held_out: SeenHashes
-    exact: SeenHashes = field(default_factory=SeenHashes)
-    near: SeenHashes = field(default_factory=SeenHashes)
-
-    def sort(
-        self, batch: list[Numbered], judged: Judged
-    ) -> Iterator[tuple[str, int, Pair | BadLineError]]:
-        """Yield the rule that rejects each pair, or "", with its line."""
-        findings = self.report.findings
-        left = np.flatnonzero(judged.verdicts_N == 0)
-        stateful = np.full(len(judged.verdicts_N), "", object)
-        for name, hashes, find in (
-            (HELD_OUT, judged.sources_N, self.held_out.contain),
-            (DUPLICATE, judged.exact_N, self.exact.add),
-            (NEAR_DUPLICATE, judged.near_N, self.near.add),
-        ):
-            if name in findings:
-                is_found = find(hashes[left])
-                stateful[left[is_found]] = name
-                left = left[~is_found]
-        reasons = iter(zip(judged.verdicts_N.tolist(), stateful.tolist(), strict=True))
-        for line, entry in batch:
-            if isinstance(entry, BadLineError):
-                rule = UNREADABLE
-            else:
-                verdict, late = next(reasons)
-                rule = self.names[verdict - 1] if verdict else late
-            self._count(rule, line, entry)
-            yield rule, line, entry
-
-    def _count(self, rule: str, line: int, entry: Pair | BadLineError) -> None:
-        self.report.pairs += 1
-        if not rule:
-            self.report.kept += 1
-            return
-        finding = self.report.findings[rule]
-        finding.pairs += 1
-        if len(finding.examples) < self.num_examples:
-            sides = (str(entry), "") if isinstance(entry, BadLineError) else entry[:2]
-            finding.examples.append((line, *sides))
+def _reasons(
+    judged: Judged, names: Sequence[str], finders: Mapping[str, Callable[[Hashes], Mask]]
+) -> list[str]:
+    """Return the rule that rejects each pair, or ""; `finders` know the earlier pairs."""
+    reasons_N = np.array(["", *names], object)[judged.verdicts_N]
+    left = np.flatnonzero(judged.verdicts_N == 0)
+    for name, find in finders.items():
+        is_found = find(judged.hashes_N[name][left])
+        reasons_N[left[is_found]] = name
+        left = left[~is_found]
+    return list(reasons_N)
 
 
 def _hashes_of_sources(text: ParallelText | None) -> SeenHashes:
-    """Return hashes of the sources of a held-out text.
-
-    Raises UserError if no line of one of its corpora can be read.
-    """
+    """Return hashes of the sources of held-out text; UserError for a corpus that has none."""
     seen = SeenHashes()
     for corpus in text.corpora if text is not None else ():
         part, batch = ParallelText((corpus,)), None
         for batch in batches_of(readable_pairs(part, "skip")):
-            seen.add(hashes_of(Side([pair.src for pair in _pairs(batch)], Characters()).keys))
+            side = rules.Side([pair.src for pair in _pairs(batch)], rules.Characters())
+            seen.add(hashes_of(side.keys))
         if batch is None:
             reason = next(read_entries(part), "it has no lines")
             raise UserError(f"--against {part.name}: no line can be read: {reason}")
@@ -238,12 +204,9 @@ def judged(
             taken.append(batch)
             yield _pairs(batch)
 
-    with ExitStack() as stack:
-        if num_processes == 1:
-            verdicts: Iterator[Judged] = map(_judge_of(job), pairs())
-        else:
-            verdicts = stack.enter_context(ordered_pool(num_processes, _judge_of, job))(pairs())
-        yield ((taken.popleft(), verdict) for verdict in verdicts)
+    pool = ordered_pool(num_processes, _judge_of, job)
+    with pool if num_processes > 1 else nullcontext(partial(map, _judge_of(job))) as apply:
+        yield ((taken.popleft(), verdict) for verdict in apply(pairs()))
 
 
 def _pairs(batch: Sequence[Numbered]) -> list[Pair]:
@@ -252,17 +215,17 @@ def _pairs(batch: Sequence[Numbered]) -> list[Pair]:
 
 def _judge_of(job: Job) -> Callable[[list[Pair]], Judged]:
     """Return a function that applies the rules of a job to pairs."""
-    rules, characters = list(job.table().values()), Characters()
+    table, characters = list(job.table().values()), rules.Characters()
 
     def judge_pairs(pairs: list[Pair]) -> Judged:
-        batch = Batch(pairs, characters, job.limits, job.profile)
+        batch = rules.Batch(pairs, characters, job.limits, job.profile)
         exact = [f"{pair.src}\t{pair.tgt}\t{pair.features}" for pair in pairs]
         near = [
             f"{src}\t{tgt}\t{pair.features}"
             for src, tgt, pair in zip(batch.src.keys, batch.tgt.keys, pairs, strict=True)
         ]
-        return Judged(
-            judge(batch, rules), hashes_of(exact), hashes_of(near), hashes_of(batch.src.keys)
-        )
+        keys = {HELD_OUT: batch.src.keys, DUPLICATE: exact, NEAR_DUPLICATE: near}
+        hashes = {name: hashes_of(texts) for name, texts in keys.items()}
+        return Judged(rules.judge(batch, table), hashes)
 
     return judge_pairs

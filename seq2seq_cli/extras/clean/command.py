@@ -101,10 +101,11 @@ def _settings(
     """Return what these options say; raises UserError for rules and languages that do not exist."""
     from seq2seq_cli import plugins
     from seq2seq_cli.config.languages import languages_from_option
-    from seq2seq_cli.extras.clean.cleaner import RULE_NAMES, Settings
+    from seq2seq_cli.extras.clean.cleaner import LANGUAGE, RULE_NAMES, Settings
     from seq2seq_cli.extras.clean.rules import Limits
     from seq2seq_cli.machine import num_cores
 
+    left_out = frozenset(without or ()) | ({LANGUAGE} if not identify_languages else set())
     for name in without or ():
         if name not in RULE_NAMES:
             raise UserError(f"--without {name}: the rules are {', '.join(RULE_NAMES)}")
@@ -118,14 +119,7 @@ def _settings(
         *(max_words, max_word_length, min_letters, min_script),
         *(max_ratio, max_similarity, max_repeats, min_numbers),
     )
-    return Settings(
-        limits,
-        frozenset(without or ()),
-        languages,
-        identify_languages,
-        examples,
-        processes or num_cores(),
-    )
+    return Settings(limits, left_out, languages, examples, processes or num_cores())
 
 
 @app.command(
@@ -192,10 +186,8 @@ def _text_of(
 def _held_out_text(
     against: list[Path], files: list[Path], fields: tuple[str, str] | None, features: str | None
 ) -> ParallelText:
-    """Return held-out text.
-
-    The given fields are for its files in the format of the text to clean, and in formats without
-    default fields.
+    """Return held-out text. The given fields are for its files in the format of the text to clean,
+    and in formats without default fields.
     """
     formats = [name for file in against if (name := format_of_pairs(file))]
     if len(formats) < len(against):

@@ -126,8 +126,10 @@ class Side:
         starts = self._line_C[1:][is_space_C[:-1] & ~is_space_C[1:]]
         self.words_N: Counts = np.bincount(starts, minlength=len(lines))
         self.words_N[:1] += bool(len(codes_C) and not is_space_C[0])
+        is_spaceless_K = characters.having(_SPACELESS)
+        self.spaceless_N: Counts = self.counts_NK[:, is_spaceless_K].sum(1)  # letters
         self.words_N += self.spaceless_N // _CHARACTERS_OF_A_WORD
-        is_break_C = is_space_C | characters.having(_SPACELESS)[kinds_C]
+        is_break_C = is_space_C | is_spaceless_K[kinds_C]
         self.longest_N: Counts = self._longest_gap(np.flatnonzero(is_break_C))
         self._is_run_C = (codes_C[1:] == codes_C[:-1]) & ~is_space_C[1:]
 
@@ -147,12 +149,6 @@ class Side:
         names = self.characters.names[len(_NO_LETTERS) :]
         counts = self.counts_NK[:, len(_NO_LETTERS) :].sum(0).tolist()
         return Counter(dict(zip(names, counts, strict=False)))
-
-    @functools.cached_property
-    def spaceless_N(self) -> Counts:
-        """The number of letters in scripts without spaces between words."""
-        is_spaceless = self.characters.having(_SPACELESS)[: self.counts_NK.shape[1]]
-        return np.asarray(self.counts_NK[:, is_spaceless].sum(1))
 
     @functools.cached_property
     def character_run_N(self) -> Mask:
@@ -325,16 +321,11 @@ def _has_other_numbers(batch: Batch) -> Mask:
         one, other = (Counter(_numbers(line)) for line in lines)
         equal = (one & other).total()
         only = [list((one - other).elements()), list((other - one).elements())]
-        if not all(only):  # the other side may have them as words
-            only = [[number for number in side if _is_exact(number)] for side in only]
+        if not all(only):  # the other side may have 20 and 5,000 as words, but hardly 1984
+            only = [[n for n in side if len(n.rstrip("0")) >= _SIGNIFICANT_DIGITS] for side in only]
         return 2 * equal < batch.limits.min_numbers * (2 * equal + sum(map(len, only)))
 
     return batch.where(differ, (src.count(_DIGIT) > 0) | (tgt.count(_DIGIT) > 0))
-
-
-def _is_exact(number: str) -> bool:
-    """Return True for 1984 and 110.5, False for 20 and 5,000, which are often written as words."""
-    return len(number.rstrip("0")) >= _SIGNIFICANT_DIGITS
 
 
 def _numbers(text: str) -> list[str]:
@@ -416,9 +407,8 @@ class RejectionCounter:
         self._profile: Profile | None = None
 
     def add(self, pairs: Sequence[Pair]) -> list[str]:
-        """Count pairs; return for each the rule that rejects it, or "".
-
-        The first ones say what is usual in the text.
+        """Count pairs, of which the first show what is usual; return for each the rejecting rule,
+        or ""
         """
         if not pairs:
             return []
