@@ -25,7 +25,7 @@ EXTRAS = {
     "bench": Extra({"bench": "command"}),
     "clean": Extra({"clean": "command"}),
     "convert": Extra({"import": "import_command", "trim": "trim_command"}),
-    "distill": Extra({"distill": "command", "diversify": "diversify_command"}),
+    "distill": Extra({"distill": "command", "diversify": "command"}),
     "elastic": Extra(),
     "export": Extra({"export": "command"}),
     "hub": Extra({"pull": "command", "push": "command"}, ("huggingface_hub",)),

@@ -1,4 +1,4 @@
-"""The command distill: trains a small student on the translations of a teacher."""
+"""The commands distill and diversify: models that learn from the translations of others."""
 
 import json
 from pathlib import Path
@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seq2seq_cli.cli import options
+from seq2seq_cli.cli import options, translate
 from seq2seq_cli.cli.app import app
-from seq2seq_cli.cli.translate import (
-    BeamSize,
-    InputFormat,
-    NumProcesses,
-    Precision,
-    Sampling,
-    warn_of_json,
-)
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -112,15 +104,15 @@ def make_task(
     valid: Valid = None,
     fields: options.Fields = None,
     config: StudentConfig = None,
-    beam_size: BeamSize = None,
-    sampling: Sampling = False,
-    precision: Precision = None,
+    beam_size: translate.BeamSize = None,
+    sampling: translate.Sampling = False,
+    precision: translate.Precision = None,
     tag: options.Tag = None,
-    input_format: InputFormat = "text",
+    input_format: translate.InputFormat = "text",
     max_length_ratio: MaxLengthRatio = 3.0,
     drop_worst: DropWorst = 5.0,
     shards: NumShards = None,
-    processes: NumProcesses = None,
+    processes: translate.NumProcesses = None,
     overrides: Overrides = None,
     device: options.Device = None,
     model: options.WhichModel = "best",
@@ -192,6 +184,41 @@ def distill(task: "Task", as_json: options.AsJson = False) -> None:
     from seq2seq_cli.extras.distill import distillation
 
     options.check_model_of_runs(task.teacher.which, task.teacher.run_dirs)
-    warn_of_json(task.source, task.teacher.input_format)
+    translate.warn_of_json(task.source, task.teacher.input_format)
     made = distillation.distill(task)
+    typer.echo(json.dumps(made["report"], indent=2) if as_json else made["table"])
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq diversify configs/multi30k_en_de.yaml --output runs/diversified\n\n"
+    "seq2seq diversify mine.yaml --output runs/mine --set training.max_steps=4000"
+)
+def diversify(
+    config: options.ConfigFile,
+    output: Annotated[
+        Path,
+        options.path_option("--output", "-o", help_text="Run folder of the final model to write."),
+    ],
+    beam_size: Annotated[
+        int, typer.Option("--beam-size", "-b", min=1, help="Beam size of the translations.")
+    ] = 5,
+    processes: translate.NumProcesses = None,
+    as_json: options.AsJson = False,
+    overrides: options.Overrides = None,
+    device: options.Device = None,
+) -> None:
+    """Train a better model on the same text (data diversification); rerun the command to resume.
+
+    Trains a model for each direction, adds their translations to the training text, trains on all
+    of it, continues with less dropout, and compares the models on the validation text. The folder
+    diversified in the run keeps all intermediate files.
+    """
+    loaded = options.load_config_file(config, overrides, device)
+    from seq2seq_cli.extras.distill import diversification
+
+    search = [*options.decoding_overrides(beam_size=beam_size, n_best=1)]
+    # Report options that exclude this search before hours of training.
+    options.load_config_file(config, [*(overrides or ()), *search], device)
+    made = diversification.diversify(loaded, output, search, processes)
     typer.echo(json.dumps(made["report"], indent=2) if as_json else made["table"])

@@ -1,5 +1,6 @@
 """`seq2seq distill`: from teachers and text in the source language to a student and a report."""
 
+import functools
 import logging
 import re
 import sys
@@ -19,8 +20,8 @@ from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.lines.stream import Job, translate_stream
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
-from seq2seq_cli.extras.distill.filters import Filters, Seen, filter_pairs, hash_of_pair
-from seq2seq_cli.extras.distill.source import LONGEST, clean_source
+from seq2seq_cli.extras.distill import filters
+from seq2seq_cli.extras.distill.filters import Filters, Seen
 from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs
 from seq2seq_cli.extras.distill.student import Shape, write_config
 from seq2seq_cli.extras.distill.student_report import as_counts, make_report
@@ -28,7 +29,7 @@ from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair, hash_of_files, readable_pairs
-from seq2seq_cli.text.io import line_writer
+from seq2seq_cli.text.io import line_writer, raw_lines
 from seq2seq_cli.text.leakage import source_hash
 from seq2seq_cli.tokenizers.tokenizer import load_tokenizers
 from seq2seq_cli.training.loop import train
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _BYTES_OF_A_SHARD = 1 << 20  # what is lost of an interrupted translation, at most
 _MOST_SHARDS = 200  # as each reads the text from its beginning
+PAIRS, STUDENT = "pairs.json", "student.yaml"  # a record, and a config
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,8 @@ class Task:
 
 
 def distill(task: Task) -> dict[str, Any]:
-    """Train a student on the translations of a teacher; return the report as text and as JSON.
-
-    Every finished stage stays finished: the same call goes on where another one was interrupted.
-    Raises UserError if the folder has a run that these inputs did not make.
+    """Train a student on the translations of a teacher; return the report as text and as JSON. The
+    same call goes on where another was interrupted. Raises UserError for the folder of another run.
     """
     run, folder = RunFolder(task.output), task.folder
     if not run.exists:
@@ -94,11 +94,13 @@ def distill(task: Task) -> dict[str, Any]:
         if not translations["pairs"]:
             raise UserError(f"all translations were dropped; {folder} lists them with their rules")
         config = student_config(task, corpora_of(folder, translations), valid, teacher)
-        pairs = hash_of_files([pairs_record(task)])
+        pairs = hash_of_files([folder / PAIRS])
         inputs = {"config": config.model_dump(mode="json"), "pairs": pairs}
         Stage(folder / "student.json", inputs).finish(lambda: train_student(config, task.output))
+        # Both search for the best translation, even if the source was sampled.
+        search = (*task.teacher.overrides, "decoding.sampling=false")
         jobs = {
-            "teacher": _searching(task.teacher),
+            "teacher": replace(task.teacher, overrides=search),
             "student": Job((task.output,), task.teacher.device),
         }
         scored = {  # what the scores of the report depend on
@@ -114,7 +116,6 @@ def distill(task: Task) -> dict[str, Any]:
 
 def valid_text(task: Task, teacher: Config) -> ParallelText:
     """Return the held-out text: the given one, or the teacher's with the tag of the translations.
-
     Raises UserError if there is none.
     """
     if task.valid is not None:
@@ -142,53 +143,35 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
     return found
 
 
-def pairs_record(task: Task) -> Path:
-    return task.folder / "pairs.json"
-
-
 def finished_pairs(task: Task, valid: ParallelText, teacher: Config, student: RunFolder) -> Facts:
-    """Return the facts of the translated pairs, which are made unless they are there.
-
-    Raises UserError if they are not what the run `student` has begun to learn from.
+    """Return the facts of the translated pairs, making those that are missing. Raises UserError if
+    they are not what the run `student` has begun to learn from.
     """
-    inputs = pairs_inputs(task, valid)
-    pairs, models = Stage(pairs_record(task), inputs), inputs["teacher"]["runs"]
+    source = {"source": hash_of_files([task.source]), "longest": filters.LONGEST}
+    given: Facts = {**source, "held_out": text_inputs(valid)}
+    inputs = given | {"teacher": described(task.teacher), "filters": asdict(task.filters)}
+    if task.known is not None:
+        inputs["known"] = text_inputs(task.known)
+    if task.is_backward:
+        inputs["is_backward"] = True
+    pairs, models = Stage(task.folder / PAIRS, inputs), inputs["teacher"]["runs"]
     pairs.ensure_kept(student)
     task.folder.mkdir(exist_ok=True)
-    return pairs.finish(lambda: make_pairs(task, valid, teacher, models))
-
-
-def pairs_inputs(task: Task, valid: ParallelText) -> Facts:
-    """Return everything that the pairs depend on."""
-    return {
-        "source": hash_of_files([task.source]),
-        "longest": LONGEST,
-        "teacher": described(task.teacher),
-        "filters": asdict(task.filters),
-        "held_out": text_inputs(valid),
-        **({} if task.known is None else {"known": text_inputs(task.known)}),
-        **({"is_backward": True} if task.is_backward else {}),
-    }
+    return pairs.finish(lambda: make_pairs(task, given, valid, teacher, models))
 
 
 def make_pairs(
-    task: Task, valid: ParallelText, teacher: Config, models: Sequence[str]
+    task: Task, given: Facts, valid: ParallelText, teacher: Config, models: Sequence[str]
 ) -> tuple[Sequence[Path], Facts]:
-    """Clean the source, translate it by these models, and write the pairs to learn from."""
+    """Clean the source (recorded: `given`), translate it by these models, write pairs."""
     tokenizers = load_tokenizers(task.teacher.members[0], teacher.tokenizer)
     has_features, folder = bool(tokenizers.src.features), task.folder
     source = folder / "source.jsonl"
-    inputs = {
-        "source": hash_of_files([task.source]),
-        "longest": LONGEST,
-        "format": task.teacher.input_format,
-        "features": has_features,
-        "held_out": text_inputs(valid),
-    }
+    inputs = given | {"format": task.teacher.input_format, "features": has_features}
 
     def clean() -> tuple[Sequence[Path], Facts]:
         held_out = {source_hash(pair) for _, pair in readable_pairs(valid, "skip")}
-        facts = clean_source(
+        facts = filters.clean_source(
             task.teacher, task.source, source, has_features=has_features, held_out=held_out
         )
         if hash_of_files([task.source]) != inputs["source"]:
@@ -205,27 +188,18 @@ def make_pairs(
     held_out = readable_pairs(valid, "skip") if task.is_backward else []
     normalize = tokenizers.tgt.normalize  # as translations are
     seen = Seen(
-        {hash_of_pair(pair.src, normalize(pair.tgt)) for _, pair in known},
+        {filters.hash_of_pair(pair.src, normalize(pair.tgt)) for _, pair in known},
         {source_hash(Pair(normalize(pair.tgt), "")) for _, pair in held_out},
     )
-    files, kept = filter_pairs(
-        source,
-        parts,
-        folder,
-        tokenizers.tgt,
-        task.filters,
-        seen,
-        has_features=has_features,
-        tag=teacher.decoding.tag,
-    )
+    read = functools.partial(filters.read_translations, source, parts)
+    rows = zip(read(), filters.judge(read(), tokenizers.tgt, task.filters, seen), strict=True)
+    files, kept = filters.write_pairs(rows, folder, teacher.decoding.tag, has_features=has_features)
     return files, {"source": cleaned, "translations": kept}
 
 
 def translate_source(task: Task, source: Path, num_lines: int, models: Sequence[str]) -> list[Path]:
-    """Translate the cleaned source in shards, each of which is finished once; return their files.
-
-    Other machines may translate some of them (`translate --shard`). Raises UserError if the
-    teacher has been replaced by other `models`, by their hashes in `described`.
+    """Translate the cleaned source in shards, as `translate --shard` does; return their files.
+    Raises UserError if the teacher's models are others, by their hashes in `described`.
     """
     job = replace(task.teacher, input_format="jsonl", output_format="nbest", log_probs=True)
     size = source.stat().st_size
@@ -240,16 +214,11 @@ def translate_source(task: Task, source: Path, num_lines: int, models: Sequence[
                     "the teacher was replaced while it translated: run the command again"
                 )
             if shard.is_done():
-                with path.open("rb") as file:
-                    bar.update(sum(1 for _ in file))
+                bar.update(sum(1 for _ in raw_lines(path)))
                 continue
-            with (
-                shard.opened() as (place, lines, part),
-                line_writer(part, is_locked=True) as write,
-            ):
-                processes = task.processes
+            with shard.opened() as (place, lines, part), line_writer(part, is_locked=True) as write:
                 for outputs in translate_stream(
-                    job, lines, source, processes, place, issues.append, shard.models
+                    job, lines, source, task.processes, place, issues.append, shard.models
                 ):
                     for line in outputs:
                         write(line)
@@ -267,16 +236,11 @@ def corpora_of(folder: Path, translations: Facts) -> list[Corpus]:
     ]
 
 
-def student_yaml(task: Task) -> Path:
-    return task.folder / "student.yaml"
-
-
 def student_config(
     task: Task, translated: Sequence[Corpus], valid: ParallelText, teacher: Config
 ) -> Config:
-    """Return the config of the student: the given one, or a new one for these pairs.
-
-    Raises UserError for a given one that would train on reversed pairs.
+    """Return the config of the student: the given one, or a new one for these pairs. Raises
+    UserError for a given one that would train on reversed pairs.
     """
     if task.config is not None:
         data, decoding = task.config.data, task.config.decoding
@@ -289,20 +253,18 @@ def student_config(
         tag = {"tag": decoding.tag or teacher.decoding.tag}  # which the translated pairs have
         return task.config.updated(data=update, decoding=tag)
     real = task.real.corpora if task.real is not None else ()
-    return write_config(
-        student_yaml(task), translated, real, valid, teacher, task.shape, task.overrides
-    )
+    path = task.folder / STUDENT
+    return write_config(path, translated, real, valid, teacher, task.shape, task.overrides)
 
 
 def check_student(task: Task, valid: ParallelText, teacher: Config) -> None:
     """Raise UserError for mistakes in the config of the student, as if the text were `valid`."""
-    path = student_yaml(task)
+    path = task.folder / STUDENT
     try:
         student_config(task, valid.corpora, valid, teacher)
     except UserError as error:  # the user cannot look at the lines of a file that is removed
-        message = re.sub(
-            rf"^{re.escape(str(path))}(, line \d+)?", "the student's config", str(error)
-        )
+        of_file = rf"^{re.escape(str(path))}(, line \d+)?"
+        message = re.sub(of_file, "the student's config", str(error))
         error.args = (re.sub(r"(?<=\n  )line \d+: ", "", message),)
         raise
     finally:
@@ -315,9 +277,3 @@ def train_student(
     """Train a model, from the run `source` if it is given, or go on with it."""
     train(config, run_dir, source=None if RunFolder(run_dir).exists else source)
     return [RunFolder(run_dir).model], {}
-
-
-def _searching(job: Job) -> Job:
-    """Return a job that searches for the best translation, even if the source was sampled."""
-    searching = (option for option in job.overrides if not option.startswith("decoding.sampling="))
-    return replace(job, overrides=(*searching, "decoding.sampling=false"))

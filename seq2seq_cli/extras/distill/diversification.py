@@ -23,7 +23,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.distill.distillation import Task, corpora_of, finished_pairs, train_student
 from seq2seq_cli.extras.distill.filters import Filters
 from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs, written
-from seq2seq_cli.extras.distill.student_report import translated
+from seq2seq_cli.extras.distill.student_report import as_counts, translated
 from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
@@ -42,10 +42,8 @@ _TUNING = {"updates": 0.75, "warmup_steps": 1 / 3, "lr": 1 / 2, "dropout": 2 / 3
 def diversify(
     config: Config, output: Path, search: Sequence[str], processes: int | None
 ) -> dict[str, Any]:
-    """Train a model on a text and its translations; return the report as text and as JSON.
-
-    `search`: overrides for the translations, which so many processes make. Every finished stage
-    stays finished: the same call goes on where another one was interrupted. Raises UserError for
+    """Train a model on a text and its translations, made with overrides `search`; return the report
+    as text and as JSON. The same call goes on where another was interrupted. Raises UserError for
     text that cannot be turned around, and if the folder has another run.
     """
     run, folder = RunFolder(output), RunFolder(output).diversified
@@ -73,17 +71,20 @@ def diversify(
             new, made[name] = translate_text(task, teacher, runs["mixed"])
             corpora += new
         if len(corpora) == len(config.data.train):
-            dropped = sum(
-                (Counter(facts["translations"]["dropped"]) for facts in made.values()), Counter()
-            )
-            counts = ", ".join(f"{number:,} {rule}" for rule, number in dropped.most_common())
+            counters = (Counter(facts["translations"]["dropped"]) for facts in made.values())
+            counts = as_counts(dict(sum(counters, Counter()).most_common()))
             raise UserError(
                 f"no translation by {folder}/forward or backward is left to add (dropped: "
                 f"{counts}); if most are known pairs, train for fewer updates, otherwise for more, "
                 "as with --set training.max_steps=… and another --output"
             )
-        begun = load_config(RunFolder(runs["forward"]).config)
-        mixed = on_more_text(begun, corpora, planned_updates(RunFolder(runs["forward"])))
+        forward = RunFolder(runs["forward"])
+        if forward.last_checkpoint is None:
+            raise UserError(
+                f"{forward.path} has no checkpoint, which says how long to train the next model"
+            )
+        begun, updates = load_config(forward.config), read_state(forward.last_checkpoint).plan.most
+        mixed = on_more_text(begun, corpora, updates)
         final = tuned(mixed, runs["mixed"])
         finish_training(folder / "mixed.json", mixed, runs["mixed"], None)
         finish_training(folder / "final.json", final, output, runs["mixed"])
@@ -93,9 +94,8 @@ def diversify(
 
 
 def turned_around(config: Config) -> Config:
-    """Return the config for the other direction, with the options of the sides exchanged.
-
-    Raises UserError for text that has no other direction, and without validation text.
+    """Return the config for the other direction, with the options of the sides exchanged. Raises
+    UserError for text that has none, and without validation text.
     """
     text = config.train_text
     if text.direction == "both" or text.has_features or text.tags or config.decoding.tag:
@@ -123,16 +123,14 @@ def turned_around(config: Config) -> Config:
 
 
 def train_teachers(teachers: Mapping[str, Config], folder: Path, mixed: RunFolder) -> None:
-    """Train the models that translate, side by side if there are two cores.
-
-    Raises UserError if the run `mixed` has learned from others.
+    """Train the models that translate, side by side if there are two cores. Raises UserError if the
+    run `mixed` has learned from others.
     """
     config = teachers["forward"]
     at_once = min(len(teachers), members_at_once(config))
+    work = functools.partial(train, hooks=hooks_of_one(at_once))
     works = {
-        str(folder / name): functools.partial(
-            train, each, folder / name, hooks=hooks_of_one(at_once)
-        )
+        str(folder / name): functools.partial(work, each, folder / name)
         for name, each in teachers.items()
     }
 
@@ -148,9 +146,8 @@ def train_teachers(teachers: Mapping[str, Config], folder: Path, mixed: RunFolde
 
 
 def translate_text(task: Task, teacher: Config, mixed: Path) -> tuple[list[Corpus], Facts]:
-    """Translate the source side of a teacher's training text; return the new pairs, and facts.
-
-    Raises UserError if the run `mixed` has learned from others.
+    """Return translations of a teacher's sources as new pairs, and facts. Raises UserError if the
+    run `mixed` has learned from others.
     """
     if not task.source.exists():
         with written(task.source) as write:
@@ -162,15 +159,6 @@ def translate_text(task: Task, teacher: Config, mixed: Path) -> tuple[list[Corpu
     corpora = corpora_of(task.folder, facts["translations"])
     fields = ("src", "tgt") if teacher.data.direction == "forward" else ("tgt", "src")
     return [corpus.model_copy(update={"fields": fields}) for corpus in corpora], facts
-
-
-def planned_updates(run: RunFolder) -> int:
-    """Return how many updates the limits of a finished run allow, but for the one of time."""
-    if run.last_checkpoint is None:
-        raise UserError(
-            f"{run.path} has no checkpoint, which says how long to train the next model"
-        )
-    return read_state(run.last_checkpoint).plan.most
 
 
 def on_more_text(begun: Config, corpora: Sequence[Corpus], updates: int) -> Config:
@@ -185,9 +173,7 @@ def on_more_text(begun: Config, corpora: Sequence[Corpus], updates: int) -> Conf
 
 
 def tuned(mixed: Config, source: Path) -> Config:
-    """Return the config to go on with from the run `source`: less dropout, a lower learning rate,
-    half of the updates.
-    """
+    """Return the config to go on from the run `source`: less dropout, lower rate, fewer updates."""
     training, model = mixed.training, mixed.model
     share, hours = _TUNING["updates"] / _UPDATES, mixed.training.max_hours
     assert training.max_steps is not None, "it was set"
@@ -219,14 +205,12 @@ def make_report(
     comparison = compare_systems(systems, pairs, Scoring.of_run(config), "bootstrap")
     added = {name: facts["translations"]["pairs"] for name, facts in made.items()}
     dropped = {name: facts["translations"]["dropped"] for name, facts in made.items()}
-    minutes = {name: _minutes(run) for name, run in {**runs, "backward": backward}.items()}
+    minutes = {}
+    for name, run in {**runs, "backward": backward}.items():
+        points = RunFolder(run).metrics_points()
+        minutes[name] = max((p.get("train/seconds", 0.0) for p in points), default=0.0) / 60
     rows = [["", "pairs added", "minutes of training"]]
     for name, number in minutes.items():
         rows.append([name, f"{added[name]:,}" if name in added else "", f"{number:.1f}"])
     report = {"pairs": added, "dropped": dropped, "minutes": minutes, **comparison.report()}
     return {"table": f"{comparison.table()}\n\n{table(rows)}", "report": report}
-
-
-def _minutes(run: Path) -> float:
-    seconds = [point.get("train/seconds", 0.0) for point in RunFolder(run).metrics_points()]
-    return max(seconds, default=0.0) / 60

@@ -1,27 +1,32 @@
-"""Which translations of the teacher the student learns from."""
+"""Which lines of the source are translated, and which translations the student learns from."""
 
 import itertools
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from seq2seq_cli.decoding.lines.stream import Job
+from seq2seq_cli.decoding.translation import TranslationInput, naming_line
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.clean import rules
+from seq2seq_cli.extras.clean.seen_hashes import SeenHashes
 from seq2seq_cli.extras.distill.stages import Facts, written
 from seq2seq_cli.text.corpus import Pair
-from seq2seq_cli.text.io import raw_lines
+from seq2seq_cli.text.features import TAB
+from seq2seq_cli.text.io import lines_to_translate, raw_lines
 from seq2seq_cli.text.leakage import source_hash
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
 _SHORTEST_COPY = 4  # words; names and numbers are often their own translation
 _AT_ONCE = 5_000  # lines; the first ones say what length ratio is usual
+LONGEST = 1_000  # characters of a line to translate; longer ones are rarely one sentence
 
 _RULES = {
     "empty": rules.RULES["empty"].rejects,
@@ -34,6 +39,60 @@ _RULES = {
     "length ratio": rules.is_ratio_outlier,
 }
 RULES = ("kept", *_RULES, "known pair", "in the validation text", "worst scores")
+
+
+def clean_source(
+    job: Job, path: Path, target: Path, *, has_features: bool, held_out: Set[int]
+) -> Facts:
+    """Write the lines to translate, as JSON, each once, without `held_out` (`source_hash`es);
+    return how many there were and are.
+    """
+    lines, seen = _read(job, path, has_features), SeenHashes()
+    num_lines, dropped = 0, Counter[str]()
+    with written(target) as write:
+        while chunk := list(itertools.islice(lines, _AT_ONCE)):
+            num_lines += len(chunk)
+            known = [hash((line.tag, _source_hash(line))) for line in chunk]
+            hashes = np.array(known, np.int64).view(np.uint64)
+            for line, is_repeat in zip(chunk, seen.add(hashes).tolist(), strict=True):
+                if (rule := _fault_of(line, is_repeat, held_out)) is not None:
+                    dropped[rule] += 1
+                    continue
+                extra = {"tag": line.tag, "features": line.features}
+                write({"src": line.text} | {name: value for name, value in extra.items() if value})
+    return {"lines": num_lines, "kept": num_lines - dropped.total(), "dropped": dict(dropped)}
+
+
+def _read(job: Job, path: Path, has_features: bool) -> Iterator[TranslationInput]:
+    """Yield the lines with single spaces; features are apart from the text."""
+    for number, raw in enumerate(lines_to_translate(path)):
+        line = job.parse(number, raw)
+        if line.prefix or line.required:
+            with naming_line(number):
+                raise UserError(
+                    "a line to distill has src, tag and features: leave out prefix and required"
+                )
+        text, features = line.text, line.features
+        if has_features and not features:
+            text, _, features = text.partition(TAB)
+        yield TranslationInput(" ".join(text.split()), tag=line.tag, features=features.strip())
+
+
+def _source_hash(line: TranslationInput) -> int:
+    return source_hash(Pair(line.text, "", features=line.features))
+
+
+def _fault_of(line: TranslationInput, is_repeat: bool, held_out: Set[int]) -> str | None:
+    """Return the rule by which a line is not translated, if any."""
+    if not line.text:
+        return "empty"
+    if "\ufffd" in line.text:
+        return "not valid UTF-8"
+    if len(line.text) > LONGEST:
+        return f"longer than {LONGEST:,} characters"
+    if is_repeat:
+        return "duplicate"
+    return "in the validation text" if _source_hash(line) in held_out else None
 
 
 @dataclass(frozen=True)
@@ -71,28 +130,18 @@ def hash_of_pair(src: str, tgt: str) -> int:
 class Seen(NamedTuple):
     """What may not be made again: `hash_of_pair`s, and `source_hash`es of translations."""
 
-    pairs: Set[int] = frozenset()
-    translations: Set[int] = frozenset()
+    pairs: Set[int]
+    translations: Set[int]
 
 
-NOTHING = Seen()
-
-
-def judge(
-    lines: Iterator[Translated], tgt: Tokenizer, filters: Filters, seen: Seen = NOTHING
-) -> npt.NDArray[np.int8]:
-    """Return the number of the rule in `RULES` for each line.
-
-    The score of a translation is its log-probability, divided by its number of tokens with EOS.
-    """
+def judge(lines: Iterator[Translated], tgt: Tokenizer, filters: Filters, seen: Seen) -> list[int]:
+    """Return the number of the rule in `RULES` for each line; scores are mean log-probabilities."""
     limits = rules.Limits(max_ratio=filters.max_length_ratio, max_similarity=1.0)
     table = [rules.Rule(name, rejects) for name, rejects in _RULES.items()]
     characters, profile = rules.Characters(), None
     verdicts, scores = array("b"), array("f")
     while chunk := list(itertools.islice(lines, _AT_ONCE)):
-        pairs = [
-            Pair(line["src"], text, features=line.get("features", "")) for line, text, _ in chunk
-        ]
+        pairs = [Pair(of["src"], text, features=of.get("features", "")) for of, text, _ in chunk]
         profile = profile or rules.profile_of(pairs, characters)
         batch = rules.Batch(pairs, characters, limits, profile)
         is_known = [hash_of_pair(pair.src, pair.tgt) in seen.pairs for pair in pairs]
@@ -107,44 +156,35 @@ def judge(
     (left,) = np.nonzero(rules_L == 0)
     by_score = left[np.argsort(np.asarray(scores, np.float32)[left], kind="stable")]
     rules_L[by_score[: int(len(left) * filters.drop_worst / 100)]] = RULES.index("worst scores")
-    return rules_L
+    verdict_of_line: list[int] = rules_L.tolist()
+    return verdict_of_line
 
 
-def filter_pairs(
-    source: Path,
-    parts: Sequence[Path],
-    folder: Path,
-    tgt: Tokenizer,
-    filters: Filters,
-    seen: Seen,
-    *,
-    has_features: bool,
-    tag: str | None,
+def write_pairs(
+    judged: Iterable[tuple[Translated, int]], folder: Path, tag: str | None, *, has_features: bool
 ) -> tuple[list[Path], Facts]:
-    """Write the pairs to learn from, a file for each tag, and the others; return files and facts.
-
-    `tag` is the tag of sources that have none.
+    """Write lines by the number of their rule, a file for each tag and one for rejected ones;
+    return files and facts. `tag` is for sources that have none.
     """
-    rules_L = judge(read_translations(source, parts), tgt, filters, seen)
-    dropped = Counter(RULES[rule] for rule in rules_L[rules_L != 0].tolist())
-    names: dict[str | None, str] = {}
-    writers: dict[str, Any] = {}
+    dropped, kept = Counter[str](), 0
+    rejected = folder / "rejected.jsonl"
+    files: dict[str | None, Path] = {}
+    writers: dict[str | None, Callable[[Any], None]] = {}
     with ExitStack() as stack:
-        reject = stack.enter_context(written(folder / "rejected.jsonl"))
-        rows = zip(read_translations(source, parts), rules_L.tolist(), strict=True)
-        for (line, text, log_prob), rule in rows:
+        reject = stack.enter_context(written(rejected))
+        for (line, text, log_prob), rule in judged:
             pair = {"src": line["src"], "tgt": text}
             pair |= {"features": line.get("features", "")} if has_features else {}
             if rule:
+                dropped[RULES[rule]] += 1
                 reject({"rule": RULES[rule], **pair, "log_prob": log_prob})
                 continue
+            kept += 1
             of_line = line.get("tag", tag)
-            name = names.setdefault(of_line, f"pairs{f'-{len(names) + 1}' * bool(names)}.jsonl")
-            if name not in writers:
-                writers[name] = stack.enter_context(written(folder / name))
-            writers[name](pair)
-    corpora = [{"file": name, "tag": of_file} for of_file, name in names.items()]
-    kept = len(rules_L) - dropped.total()
-    files = [folder / name for name in (*writers, "rejected.jsonl")]
+            if of_line not in writers:
+                files[of_line] = folder / f"pairs{f'-{len(files) + 1}' * bool(files)}.jsonl"
+                writers[of_line] = stack.enter_context(written(files[of_line]))
+            writers[of_line](pair)
+    corpora = [{"file": path.name, "tag": of_file} for of_file, path in files.items()]
     facts = {"dropped": dict(dropped), "corpora": corpora, "features": has_features}
-    return files, {"pairs": kept, **facts}
+    return [*files.values(), rejected], {"pairs": kept, **facts}

@@ -32,11 +32,9 @@ class Stage:
     def facts(self) -> Facts | None:
         """Return what the finished stage recorded; None if its inputs or its files differ."""
         try:
-            found = read_json(self.record)
-            files: dict[str, str] = found["files"]
-            folder = self.record.parent
+            found, folder = read_json(self.record), self.record.parent
             is_same = found["inputs"] == json.loads(json.dumps(self.inputs)) and all(
-                hash_of_files([folder / name]) == sha256 for name, sha256 in files.items()
+                hash_of_files([folder / name]) == sha256 for name, sha256 in found["files"].items()
             )
             facts: Facts = found["facts"]
         except (UserError, FileNotFoundError, KeyError, TypeError, AttributeError):

@@ -70,10 +70,8 @@ def write_config(
     shape: Shape | None,
     overrides: Sequence[str],
 ) -> Config:
-    """Write and return the config of a student for a text: what `init` chooses, and its shape.
-
-    Kind and normalization of the vocabulary, languages and tag are the teacher's. Raises UserError
-    for wrong overrides.
+    """Write and return the config of a student: what `init` chooses, its shape, and the teacher's
+    vocabulary, languages and tag. Raises UserError for wrong overrides.
     """
     tag = teacher.decoding.tag
     every = [*translated, *ParallelText((*real,)).with_tag(tag).corpora]
@@ -82,9 +80,8 @@ def write_config(
     preset = preset_for(look.counts.pairs)
     shape = shape or Shape.parse(_SHAPE_FOR[preset])
     # The updates of the preset `large` are for large models and GPUs.
-    chosen: dict[str, Choice] = dict(
-        choose(look, "small" if preset == "small" else "medium", text, valid)
-    )
+    likely: PresetName = "small" if preset == "small" else "medium"
+    chosen = dict(choose(look, likely, text, valid))
     chosen["data.train"] = Choice(_as_given(every))
     chosen["data.valid"] = Choice(_as_given(valid.corpora))
     if (languages := languages_of(teacher.data)) is not None:
@@ -109,10 +106,8 @@ def write_config(
 
 
 def _vocabulary(teacher: Config) -> dict[str, Choice]:
-    """Return the options of the teacher's vocabulary.
-
-    If it cannot be learned (after `import` or `trim`), only the symbols and the normalization are
-    taken over; an imported tokenizer may also normalize by itself.
+    """Return the options of the teacher's vocabulary: only symbols and normalization if it cannot
+    be learned (after `import`, whose tokenizer may also normalize by itself, or `trim`).
     """
     taken, kind = _TAKEN_OVER, teacher.tokenizer.kind
     normalization = teacher.tokenizer.normalization

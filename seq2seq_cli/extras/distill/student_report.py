@@ -17,10 +17,7 @@ _WARM_UP = 10  # lines
 
 
 def translated(name: str, job: Job, pairs: Sequence[Pair]) -> tuple[System, dict[str, Any]]:
-    """Translate the sources of held-out pairs in one process; also return how fast, and its size.
-
-    The time to load the models does not count.
-    """
+    """Translate the sources of held-out pairs in this process; return how fast, and size, too."""
     translator = job.load()
     lines = [input_of(pair) for pair in pairs]
     translator.search(lines[:_WARM_UP], report=lambda issues: None)

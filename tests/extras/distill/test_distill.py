@@ -40,12 +40,13 @@ from seq2seq_cli.extras.distill.distillation import (
     translate_source,
     valid_text,
 )
-from seq2seq_cli.extras.distill.filters import RULES, Filters, Translated, judge
+from seq2seq_cli.extras.distill.filters import RULES, Filters, Seen, Translated, judge
 from seq2seq_cli.extras.distill.stages import written
 from seq2seq_cli.extras.distill.student import Shape
 
 PAIRS = number_pairs(240, seed=8)
 LINES = [src for src, _ in PAIRS]
+NOTHING = Seen(frozenset(), frozenset())
 STUDENT = (
     *("--shape", "1+1x16", "--shards", 3, "--device", "cpu", "--set", "training.processes=1"),
     *("--set", "training.max_steps=20", "--set", "training.warmup_steps=2"),
@@ -203,7 +204,9 @@ def test_source_lines_are_clean_and_unseen(trained, numbers, seq2seq, tmp_path):
 )
 def test_rules_for_one_translation(src, tgt, rule, trained):
     tokenizer = Translator.load(trained).tokenizers.tgt
-    [number] = judge(iter([Translated({"src": src}, tgt, 0.0)]), tokenizer, Filters(9.0, 0.0))
+    [number] = judge(
+        iter([Translated({"src": src}, tgt, 0.0)]), tokenizer, Filters(9.0, 0.0), NOTHING
+    )
     assert RULES[number] == rule
 
 
@@ -214,13 +217,13 @@ def test_rules_for_all_translations(trained):
     lines += [Translated({"src": "1 2 " * 20}, text, 0.0) for text in ("one", "one two " * 300)]
     lines[7:7] = [Translated({"src": "1 2"}, "", -99.0)]
     lines = [line._replace(text=line.text.replace("one one", "one two")) for line in lines]
-    rules = [RULES[rule] for rule in judge(iter(lines), tgt, Filters(3.0, 10.0))]
+    rules = [RULES[rule] for rule in judge(iter(lines), tgt, Filters(3.0, 10.0), NOTHING)]
     assert rules[7] == "empty"
     assert rules[-2] == "length ratio"
     assert rules[-1] in ("length ratio", "repetition")
     worst = [line.log_prob for line, rule in zip(lines, rules, strict=True) if rule == RULES[-1]]
     assert worst == [-36.0, -37.0, -38.0, -39.0]
-    assert set(judge(iter(lines[:3]), tgt, Filters(1.0, 0.0))) == {0}
+    assert set(judge(iter(lines[:3]), tgt, Filters(1.0, 0.0), NOTHING)) == {0}
 
 
 def test_tags_and_features_are_kept(seq2seq, tmp_path):
