@@ -29,7 +29,7 @@ EXTRAS = {
     "elastic": Extra(),
     "export": Extra({"export": "command"}),
     "hub": Extra({"pull": "command", "push": "command"}, ("huggingface_hub",)),
-    "inspect": Extra({"attend": "attend_command", "inspect": "inspect_command"}),
+    "inspect": Extra({"attend": "command", "inspect": "command"}),
     "plot": Extra({"find-lr": "command", "plot": "command"}),
     "ray": Extra({"translate-ray": "command"}, ("ray",)),
     "serve": Extra(

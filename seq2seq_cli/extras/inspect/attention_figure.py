@@ -6,7 +6,6 @@ the two.
 L layers, H heads, Q query positions, M memory positions; after grouping, Q and M count words.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,10 +26,7 @@ View = Literal["weights", "renormalized", "norms"]
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """What a figure shows: a head; without one, the mean of a layer; without both, all heads.
-
-    Layers and heads count from 1.
-    """
+    """What a figure shows: a head, the mean of a layer, or all heads. They count from 1."""
 
     kind: Kind = "cross"
     layer: int | None = None
@@ -41,10 +37,8 @@ class FigureOptions:
     def check(self, model: ModelConfig) -> None:
         """Raise UserError for a layer or head that the model does not have."""
         layers = model.layers.encoder if self.kind == "encoder" else model.layers.decoder
-        for name, chosen, count in (
-            ("layer", self.layer, layers),
-            ("head", self.head, model.heads),
-        ):
+        limits = (("layer", self.layer, layers), ("head", self.head, model.heads))
+        for name, chosen, count in limits:
             if chosen is not None and not 1 <= chosen <= count:
                 raise UserError(
                     f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)"
@@ -74,23 +68,18 @@ class ViewedMaps:
 
 def axes(study: AttentionStudy, kind: Kind) -> tuple[Axis, Axis]:
     """Return the query side and the memory side. The memory of the decoder starts with BOS."""
-    maps = study.maps(kind)
-    side = study.source if kind == "encoder" else study.target
-    queries = _axis(side, maps.queries, side.word_of_token, side.is_punctuation)
+    queries = _axis(study.source if kind == "encoder" else study.target)
     if kind == "decoder":
-        shifted = (None, *side.word_of_token[:-1]), (True, *side.is_punctuation[:-1])
-        return queries, _axis(side, maps.memory, *shifted)
-    source = study.source
-    return queries, _axis(source, maps.memory, source.word_of_token, source.is_punctuation)
+        return queries, _axis(study.target, study.decoder.memory[0])
+    return queries, _axis(study.source)
 
 
 def view_maps(study: AttentionStudy, kind: Kind, view: View, by_words: bool) -> ViewedMaps:
     """Return attention as the view shows it.
 
-    `renormalized` leaves out the memory positions that are BOS, EOS or punctuation and divides each
-    row by what is left; a row of which nothing is left becomes zero. Between words, a row is the
-    mean over the tokens of the query word, a column the sum over the tokens of the memory word, as
-    in word alignments.
+    `renormalized` leaves out BOS, EOS and punctuation in the memory, and divides each row by what
+    is left, if anything is. Between words, a row is the mean over the tokens of the query word, a
+    column the sum over those of the memory word, as in word alignments.
     """
     maps = study.maps(kind)
     queries, memory = axes(study, kind)
@@ -121,12 +110,13 @@ def _membership(axis: Axis) -> Tensor:
     return (words == torch.tensor(axis.word_of_token)).float()
 
 
-def _axis(
-    sentence: Sentence,
-    tokens: tuple[str, ...],
-    word_of_token: Sequence[int | None],
-    is_punctuation: tuple[bool, ...],
-) -> Axis:
+def _axis(sentence: Sentence, bos: str | None = None) -> Axis:
+    """Describe the tokens of a sentence; with `bos`, as the decoder reads them: without EOS."""
+    tokens, word_of_token = sentence.tokens, sentence.word_of_token
+    is_content = tuple(not is_left_out for is_left_out in sentence.is_punctuation)
+    if bos is not None:
+        tokens, word_of_token = (bos, *tokens[:-1]), (None, *word_of_token[:-1])
+        is_content = (False, *is_content[:-1])
     labels: list[str] = []
     groups: list[int] = []
     previous: int | None = None
@@ -140,7 +130,6 @@ def _axis(
             labels.append(joined if joined in sentence.text else " ".join(words))
         previous = word
         groups.append(len(labels) - 1)
-    is_content = tuple(not is_left_out for is_left_out in is_punctuation)
     return Axis(tokens, is_content, tuple(labels), tuple(groups))
 
 
@@ -165,10 +154,8 @@ MEASURES = {
 
 @default_style()
 def draw_attention(study: AttentionStudy, options: FigureOptions) -> "Figure":
-    """Draw what the options, which fit the model, choose.
-
-    Weights share one color scale, norms have one for each map; both grow with the square root, so
-    that small weights can be seen.
+    """Draw what the options, which fit the model, choose. Colors grow with the square root, to show
+    small weights; norms have a scale for each map.
     """
     kind, layer, head, view = options.kind, options.layer, options.head, options.view
     viewed = view_maps(study, kind, view, options.by_words)
@@ -197,15 +184,13 @@ def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> 
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(values_QM.numpy(), **_colors(values_QM, view))
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     if cell >= _SMALLEST_LABELED_CELL:
         queries, memory, style = _labels(viewed)
         axes.set_xticks(range(columns), memory, rotation=90, **style)
         axes.set_yticks(range(rows), queries, **style)
-    axes.tick_params(
-        length=0, labelsize=9, top=True, labeltop=True, bottom=False, labelbottom=False
-    )
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelsize=9)
     axes.spines[:].set_visible(False)
     axes.set_title(title, fontsize=10)
     colorbar = figure.colorbar(image, ax=axes, shrink=0.8, fraction=0.05)
@@ -224,8 +209,7 @@ def _draw_all(viewed: ViewedMaps, title: str, view: View) -> "Figure":
     for (layer, head), axes in np.ndenumerate(figure.subplots(layers, heads, squeeze=False)):
         values_QM = viewed.values_LHQM[layer, head]
         axes.imshow(values_QM.numpy(), aspect="auto", **_colors(values_QM, view))
-        axes.set_xticks([])
-        axes.set_yticks([])
+        axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color("#bbbbbb")
         if layer == 0:
             axes.set_title(f"head {head + 1}", fontsize=8)
@@ -251,7 +235,7 @@ def _labels(viewed: ViewedMaps) -> tuple[list[str], list[str], dict[str, Any]]:
 def _colors(values_QM: Tensor, view: View) -> dict[str, Any]:
     from matplotlib.colors import PowerNorm
 
-    top = float(values_QM.max()) if view == "norms" and values_QM.numel() else 1.0
+    top = float(values_QM.max()) if view == "norms" else 1.0
     return {
         "cmap": "Oranges" if view == "norms" else "Blues",
         "norm": PowerNorm(0.5, vmin=0.0, vmax=top or 1.0),

@@ -18,7 +18,7 @@ from seq2seq_cli.console import printable
 from seq2seq_cli.decoding.output_formats import pharaoh
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.inspect.attention_figure import FigureOptions, draw_attention
-from seq2seq_cli.extras.inspect.attention_page import attention_page
+from seq2seq_cli.extras.inspect.attention_page import attention_page, rounded
 from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy
 from seq2seq_cli.extras.plot.figures import check_output_paths, figure_bytes, is_figure
 
@@ -40,10 +40,8 @@ def check_outputs(paths: Sequence[Path], figure: FigureOptions) -> None:
 def files_of(
     path: Path, studies: Sequence[AttentionStudy], figure: FigureOptions
 ) -> dict[Path, bytes]:
-    """Return the content of each file of studies, in the format that the suffix names.
-
-    A page and a JSON file hold all studies. An NPZ file or a figure holds one: several are
-    numbered, `attention.1.npz`, `attention.2.npz`, and so on.
+    """Return the content of each file of studies, in the format that the suffix names. Figures and
+    NPZ files hold one study: several are numbered, as `attention.1.npz`.
     """
     suffix = path.suffix.lower()
     if suffix == ".html":
@@ -52,26 +50,20 @@ def files_of(
         report = {"studies": [study_as_json(study) for study in studies]}
         text = f"{json.dumps(report, ensure_ascii=False, allow_nan=False)}\n"
         return {path: text.encode()}
-    paths = [path]
-    if len(studies) > 1:
-        paths = [path.with_suffix(f".{n}{path.suffix}") for n in range(1, len(studies) + 1)]
     files = {}
-    for numbered, study in zip(paths, studies, strict=True):
+    for number, study in enumerate(studies, 1):
+        numbered = path.with_suffix(f".{number}{path.suffix}") if len(studies) > 1 else path
         if suffix == ".npz":
             file = io.BytesIO()
             np.savez_compressed(file, **study_as_arrays(study))  # type: ignore[arg-type]
             files[numbered] = file.getvalue()
         else:
-            drawn = draw_attention(study, figure)
-            files[numbered] = figure_bytes(drawn, "png" if suffix == ".png" else "svg")
+            files[numbered] = figure_bytes(draw_attention(study, figure), suffix)
     return files
 
 
 def attention_text(study: AttentionStudy) -> str:
-    """Describe a study: both sentences, and what the model predicts for each token.
-
-    Unprintable characters are escaped, as they may control the terminal.
-    """
+    """Describe a study as printable text: both sentences, and the predictions of the tokens."""
     rows = [("token", "probability", "entropy", "most probable other token")]
     for prediction in study.predictions:
         alternative = "".join(
@@ -116,17 +108,13 @@ def study_as_json(study: AttentionStudy) -> dict[str, Any]:
 
 
 def _array(values: Tensor, axes: Sequence[str]) -> dict[str, Any]:
-    def rounded(value: Any) -> Any:
-        return list(map(rounded, value)) if isinstance(value, list) else float(f"{value:.6g}")
-
-    return {"axes": axes, "values": rounded(values.tolist())}
+    return {"axes": axes, "values": rounded(values, 6)}
 
 
 def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
-    """Return a study as arrays; for each `X` that is not a scalar, `X_axes` names its axes.
-
-    The three arrays of weights and the two of tokens are the arguments of BertViz's functions. As
-    there, the decoder's tokens are its input, and the layers are batches of one sentence.
+    """Return a study as arrays; `X_axes` names the axes of each `X` that is not a scalar. Weights
+    and tokens are as BertViz takes them: the decoder's tokens are its input, and layers are batches
+    of one sentence.
     """
     predictions = study.predictions
     ranked = [prediction.alternatives for prediction in predictions]

@@ -17,7 +17,7 @@ const FACTS = {
   confidence: { title: "confidence", help: "mean of the greatest weight, EOS left out (Voita et al. 2019)" },
   entropy: { title: "entropy", help: "mean entropy of the weights, in nats" },
   offset: { title: "offset", help: "most frequent distance from the query to the greatest weight" },
-  offsetShare: { title: "at offset", help: "share of the queries at that offset; near 1: a positional head" },
+  offset_share: { title: "at offset", help: "share of the queries at that offset; near 1: a positional head" },
   agreement: { title: "agreement", help: "share of the words aligned as by the layer that aligns best" },
   importance: { title: "importance", help: "increase of the loss, in nats per token, with the head zeroed" },
 };
@@ -74,9 +74,9 @@ function betweenWords(matrix, queries, memory) {
   const grouped = zeros(queries.words.length, memory.words.length);
   const sizes = countOf(queries);
   matrix.forEach((row, query) => {
-    const word = queries.wordOfToken[query];
+    const word = queries.word_of_token[query];
     row.forEach((value, position) => {
-      grouped[word][memory.wordOfToken[position]] += value / sizes[word];
+      grouped[word][memory.word_of_token[position]] += value / sizes[word];
     });
   });
   return grouped;
@@ -84,7 +84,7 @@ function betweenWords(matrix, queries, memory) {
 
 function countOf(axis) {
   const sizes = new Array(axis.words.length).fill(0);
-  for (const word of axis.wordOfToken) sizes[word]++;
+  for (const word of axis.word_of_token) sizes[word]++;
   return sizes;
 }
 
@@ -94,7 +94,7 @@ function headMatrix(map, layer, head) {
     const start = (layer * map.shape[1] + head) * map.shape[3];
     matrix = matrix.map((row) => row.map((weight, memory) => weight * map.norms[start + memory]));
   } else if (state.view === "renormalized") {
-    matrix = renormalized(matrix, map.memory.isContent);
+    matrix = renormalized(matrix, map.memory.is_content);
   }
   if (state.unit === "words") matrix = betweenWords(matrix, map.queries, map.memory);
   const shown = shownColumns(map);
@@ -102,7 +102,7 @@ function headMatrix(map, layer, head) {
 }
 
 function shownColumns(map) {
-  const { tokens, words, wordOfToken, isContent } = map.memory;
+  const { tokens, words, word_of_token: wordOfToken, is_content: isContent } = map.memory;
   const units = state.unit === "words" ? words : tokens;
   const isShown = new Array(units.length).fill(state.view !== "renormalized");
   isContent.forEach((content, token) => {
@@ -560,7 +560,7 @@ function bar(share) {
 /** Return the predictions of tokens, or of words: see "Keys and numbers" on the page. */
 function predictedUnits({ predictions, maps }) {
   if (state.unit === "tokens") return predictions.map((one) => ({ ...one, label: one.token }));
-  const { words, wordOfToken } = maps.decoder.queries;
+  const { words, word_of_token: wordOfToken } = maps.decoder.queries;
   return words.map((label, word) => {
     const own = predictions.filter((_, token) => wordOfToken[token] === word);
     const weakest = own.reduce((a, b) => (b.probability < a.probability ? b : a));

@@ -9,32 +9,32 @@ import html
 import json
 import zlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import resources
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq_cli.extras.inspect.attention_figure import Axis, axes
+from seq2seq_cli.extras.inspect.attention_figure import axes
 from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy
+
+_DIGITS = 4  # significant ones, of probabilities and statistics
 
 
 def attention_page(studies: Sequence[AttentionStudy]) -> str:
     """Return the HTML of a page that shows the studies side by side.
 
-    A weight is stored as one byte, the square root times 255, so that small weights keep their
-    precision: the error of a weight w is at most √w/255 + 1/510². The bytes and the norms of the
-    values (bfloat16) are compressed with zlib and encoded in base64.
-
-    The page may run no script and load no style but its own: its Content-Security-Policy names
-    their hashes, and forbids all else.
+    A weight w is one byte, √w · 255, so that small weights keep their precision: the error is at
+    most √w/255 + 1/510². The Content-Security-Policy allows the page its own script and style only,
+    by their hashes.
     """
-    assert studies
     described = [_described(study) for study in studies]
     maps = [study.maps(kind) for study in studies for kind in KINDS]
     numbers = b"".join(_weights(of_kind.weights_LHQM) for of_kind in maps)
     for of_kind in maps:  # the norms in bfloat16: as precise as the weights
-        bits_LHM = of_kind.value_norms_LHM.detach().cpu().to(torch.bfloat16).view(torch.int16)
+        bits_LHM = of_kind.value_norms_LHM.bfloat16().view(torch.int16)
         numbers += bits_LHM.numpy().astype("<i2").tobytes()
     style, script = _read("attention_page.css"), _read("attention_page.js")
     filled = {
@@ -69,54 +69,36 @@ def _described(study: AttentionStudy) -> dict[str, object]:
         "source": {"text": study.source.text, "words": study.source.words},
         "target": {"text": study.target.text, "words": study.target.words},
         "logProb": study.log_prob,
-        "predictions": [
-            {
-                "token": p.token,
-                "probability": _short(p.probability),
-                "entropy": _short(p.entropy),
-                "alternatives": [
-                    (token, _short(probability)) for token, probability in p.alternatives
-                ],
-            }
-            for p in study.predictions
-        ],
+        "predictions": rounded([asdict(each) for each in study.predictions], _DIGITS),
         "alignment": study.alignment,
         "maps": {
             kind: {
                 "shape": list(study.maps(kind).weights_LHQM.shape),
-                "queries": _axis(queries),
-                "memory": _axis(memory),
+                "queries": asdict(queries),
+                "memory": asdict(memory),
             }
             for kind in KINDS
             for queries, memory in [axes(study, kind)]
         },
         "headStatistics": {
-            kind: {
-                "offsetShare" if name == "offset_share" else name: [
-                    [_short(number) for number in row] for row in values_LH.tolist()
-                ]
-                for name, values_LH in heads.measured().items()
-            }
+            kind: rounded(heads.measured(), _DIGITS)
             for kind, heads in (study.head_statistics or {}).items()
         },
     }
 
 
-def _axis(axis: Axis) -> dict[str, object]:
-    return {
-        "tokens": axis.tokens,
-        "isContent": [int(is_content) for is_content in axis.is_content],
-        "words": axis.words,
-        "wordOfToken": axis.word_of_token,
-    }
-
-
-def _short(number: float) -> float:
-    """Round to four significant digits."""
-    return float(f"{number:.4g}")
+def rounded(value: Any, digits: int) -> Any:
+    """Return lists and dicts, with their numbers and those of tensors rounded to so many digits."""
+    if isinstance(value, Tensor):
+        value = value.double().tolist()
+    if isinstance(value, dict):
+        return {name: rounded(each, digits) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(each, digits) for each in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def _weights(weights_LHQM: Tensor) -> bytes:
     """Return the bytes of weights, row by row."""
-    roots_LHQM = np.sqrt(np.clip(weights_LHQM.detach().cpu().numpy(), 0, 1))
+    roots_LHQM = np.sqrt(np.clip(weights_LHQM.numpy(), 0, 1))
     return np.round(roots_LHQM * 255).astype(np.uint8).tobytes()

@@ -121,10 +121,7 @@ def attention_modules(model: Transformer) -> dict[Kind, list[MultiHeadAttention]
 
 
 def value_norms(attention: MultiHeadAttention, v_HMK: Tensor) -> Tensor:
-    """Return ‖v Wᴼ‖ of each head and memory position, HM (Kobayashi et al. 2020, section 3).
-
-    Wᴼ is the head's part, without the bias, which all heads share.
-    """
+    """Return ‖v Wᴼ‖ of heads and memory positions, HM, without bias (Kobayashi et al. 2020, 3)."""
     weight_DHK = attention.output.weight.view(-1, attention.heads, v_HMK.size(-1))
     outputs_HMD = torch.einsum("hmk,dhk->hmd", v_HMK, weight_DHK)
     return torch.linalg.vector_norm(outputs_HMD, dim=-1)
@@ -146,16 +143,14 @@ def study_attention(
     run: str = "",
     head_statistics: Mapping[Kind, HeadStatistics] | None = None,
 ) -> list[AttentionStudy]:
-    """Study each of the `decoding.n_best` translations that the model finds, or the given target.
-
-    `tag` replaces `decoding.tag`; `run` is the name in the studies. Raises UserError for what
-    `source_and_targets` refuses, and for a model that computes NaN or infinity.
+    """Study each of the `decoding.n_best` translations that the model finds, or the given target;
+    `tag` replaces `decoding.tag`. Raises UserError for what `source_and_targets` refuses, and for
+    NaN.
     """
     target = None if target is None else normalize_spaces(target)
     segment, targets = source_and_targets(translator, source, target, tag)
-    return [
-        _study(translator, segment, ids, target, printable(run), head_statistics) for ids in targets
-    ]
+    run = printable(run)
+    return [_study(translator, segment, ids, target, run, head_statistics) for ids in targets]
 
 
 def _study(
@@ -202,7 +197,7 @@ def _study(
         encoder=maps("encoder", source.tokens, source.tokens),
         decoder=maps("decoder", target.tokens, tgt_pieces[:-1]),
         cross=maps("cross", target.tokens, source.tokens),
-        predictions=_predictions(recorded.logits_BTV[0], tgt_BT[0, 1:], tokenizers.tgt),
+        predictions=(*_predictions(recorded.logits_BTV[0], tgt_BT[0, 1:], tokenizers.tgt),),
         alignment=align(segment.sentence, text, [placed], tokenizers.src)[0],
         head_statistics=head_statistics,
     )
@@ -211,9 +206,8 @@ def _study(
 def _sentence(
     text: str, tokens: Sequence[str], words: Sequence[range], num_control: int = 0
 ) -> Sentence:
-    """Describe a side, whose first tokens may be a tag and features.
-
-    `words` has the words of each other token but EOS, or is empty without text.
+    """Describe a side, whose first tokens may be a tag and features; `words` has those of the
+    others but EOS, or none without text.
     """
     *ordinary, _ = tokens
     starts: Sequence[int | None] = [token_words.start for token_words in words]
@@ -228,9 +222,7 @@ def _sentence(
     )
 
 
-def _predictions(
-    logits_TV: Tensor, labels_T: Tensor, tokenizer: Tokenizer
-) -> tuple[Prediction, ...]:
+def _predictions(logits_TV: Tensor, labels_T: Tensor, tokenizer: Tokenizer) -> list[Prediction]:
     """Return the predictions of the target's tokens, computed in double precision."""
     log_probs_TV = logits_TV.double().log_softmax(dim=-1)
     probs_TV = log_probs_TV.exp()
@@ -250,18 +242,15 @@ def _predictions(
                 alternatives=tuple(alternatives[:_ALTERNATIVES]),
             )
         )
-    return tuple(predictions)
+    return predictions
 
 
 def source_and_targets(
     translator: Translator, source: str, target: str | None, tag: str | None = None
 ) -> tuple[Segment, list[Ids]]:
-    """Return the source and the ids of its targets, without BOS and EOS.
-
-    The targets are the `decoding.n_best` translations with the tokens that the search found, or the
-    given target as the tokenizer splits it. `tag` replaces `decoding.tag`. Raises UserError for a
-    source that is empty, too long, or would be translated in several parts, and for a target that
-    is too long.
+    """Return the source and the ids of its targets, without BOS and EOS: the `decoding.n_best`
+    translations as found, or the given target. `tag` replaces `decoding.tag`. Raises UserError for
+    a source that is empty, too long or translated in parts, and for a target that is too long.
     """
     tokenizers = translator.tokenizers
     source = source.encode("utf-8", "replace").decode("utf-8")  # without lone surrogates

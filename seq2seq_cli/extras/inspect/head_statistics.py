@@ -27,13 +27,8 @@ from seq2seq_cli.decoding.search.scoring import aligning_layer
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
-from seq2seq_cli.extras.inspect.attention_study import (
-    KINDS,
-    HeadStatistics,
-    Kind,
-    attention_modules,
-    require_finite,
-)
+from seq2seq_cli.extras.inspect import attention_study
+from seq2seq_cli.extras.inspect.attention_study import KINDS, HeadStatistics, Kind
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.layers import Memory
 from seq2seq_cli.model.transformer import Transformer
@@ -42,6 +37,7 @@ from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID, Tokenizers
 
 logger = logging.getLogger(__name__)
 
+Statistics = dict[Kind, HeadStatistics]
 _TOKENS_PER_BATCH = 1_024  # few, as all attention weights of a batch are held at once
 
 
@@ -60,11 +56,12 @@ class SampleBatch(NamedTuple):
     ids: Batch
 
 
-def validation_sample(translator: Translator, count: int, run_dir: Path = Path()) -> list[Pair]:
-    """Return up to `count` pairs of the run's validation text, at equal distances.
+Batches = Sequence[SampleBatch]
 
-    Relative paths are looked for here and in the folders around `run_dir`. There are none, and a
-    warning, if the run has no such text or its files are gone or damaged.
+
+def validation_sample(translator: Translator, count: int, run_dir: Path = Path()) -> list[Pair]:
+    """Return up to `count` pairs of the run's validation text, at equal distances; none, and a
+    warning, if it is missing, here and around `run_dir`, or damaged.
     """
     text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
     if text is None:
@@ -86,15 +83,10 @@ def validation_sample(translator: Translator, count: int, run_dir: Path = Path()
 
 
 @torch.inference_mode()
-def head_statistics(
-    translator: Translator, pairs: Sequence[Pair]
-) -> dict[Kind, HeadStatistics] | None:
-    """Return what every head does, by kind of attention, measured on the given pairs.
-
-    Pairs with an empty side, or with one of more than `data.max_length` tokens, are left out; None
-    if none is left. Importance takes a forward pass for each head: through the whole model for a
-    head of the encoder, through the decoder for the others. Raises UserError for a model that
-    computes NaN or infinity.
+def head_statistics(translator: Translator, pairs: Sequence[Pair]) -> Statistics | None:
+    """Return what every head does, by kind of attention; None without pairs whose sides are neither
+    empty nor over `data.max_length`. Importance takes a pass for each head: through the model for
+    the encoder's, else through the decoder. Raises UserError for NaN or infinity.
     """
     model, tokenizers = translator.model, translator.tokenizers
     batches = batches_of(token_pairs(translator, pairs), model.device)
@@ -136,18 +128,14 @@ def batches_of(pairs: Sequence[TokenPair], device: torch.device) -> list[SampleB
 
 
 @torch.inference_mode()
-def weight_statistics(
-    model: Transformer, batches: Sequence[SampleBatch]
-) -> dict[Kind, HeadStatistics]:
-    """Return what the attention weights alone say about each head.
-
-    Confidence is the mean of the greatest weight over the queries, EOS left out (Voita et al.
-    2019); the offset is the most frequent distance from the query to the position of that weight.
+def weight_statistics(model: Transformer, batches: Batches) -> Statistics:
+    """Return what the weights alone say about each head: the mean of the greatest, EOS left out
+    (Voita et al. 2019), entropy, and the most frequent distance from the query to the greatest.
     """
     queries: dict[Kind, list[Tensor]] = {kind: [] for kind in KINDS}
     for _, ids in batches:
         attention, logits_BTV = model.record_attention(ids.src_BS, ids.tgt_in_BT)
-        require_finite(logits_BTV)
+        attention_study.require_finite(logits_BTV)
         is_src_BS, is_tgt_BT = ids.src_BS != PAD_ID, ids.labels_BT != IGNORE_INDEX
         sides: dict[Kind, tuple[Tensor, Tensor]] = {
             "encoder": (is_src_BS, ids.src_BS),
@@ -155,10 +143,9 @@ def weight_statistics(
             "cross": (is_tgt_BT, ids.src_BS),
         }
         for kind, (is_query_BQ, memory_BM) in sides.items():
-            queries[kind].append(
-                _query_statistics(attention[kind], is_query_BQ, memory_BM == EOS_ID)
-            )
-    statistics: dict[Kind, HeadStatistics] = {}
+            is_eos_BM = memory_BM == EOS_ID
+            queries[kind].append(_query_statistics(attention[kind], is_query_BQ, is_eos_BM))
+    statistics: Statistics = {}
     for kind, parts in queries.items():
         confidence_LNH, entropy_LNH, offset_LNH = torch.cat(parts, dim=2).cpu()
         offset_LH = offset_LNH.mode(dim=1).values
@@ -183,13 +170,8 @@ def _query_statistics(log: AttentionLog, is_query_BQ: Tensor, is_eos_BM: Tensor)
     return torch.stack(layers, dim=1)
 
 
-def _agreement(
-    model: Transformer, batches: Sequence[SampleBatch], tokenizers: Tokenizers
-) -> Tensor:
-    """Return the share of target words that each head of cross-attention aligns as the model, LH.
-
-    The model's alignment is what `translate --align` writes.
-    """
+def _agreement(model: Transformer, batches: Batches, tokenizers: Tokenizers) -> Tensor:
+    """Return the share of words that each head of cross-attention aligns as `--align`: LH."""
     agreeing_LH = torch.zeros(len(model.decoder), model.config.heads)
     num_words = 0
     for pairs, ids in batches:
@@ -216,14 +198,13 @@ def _links(weights_TS: Tensor, pair: TokenPair, tokenizers: Tokenizers) -> set[t
 
 
 @torch.inference_mode()
-def head_importance(model: Transformer, batches: Sequence[SampleBatch]) -> dict[Kind, Tensor]:
-    """Return the increase of the loss with each head zeroed, LH, in nats per target token.
-
-    Michel et al. 2019, section 3. The loss is the validation loss, without label smoothing.
+def head_importance(model: Transformer, batches: Batches) -> dict[Kind, Tensor]:
+    """Return the rise of the loss with each head zeroed, LH, in nats per target token, without
+    label smoothing (Michel et al. 2019, section 3).
     """
     memories = [model.encode(ids.src_BS) for _, ids in batches]
     loss = _loss(model, batches, memories)
-    modules = attention_modules(model)
+    modules = attention_study.attention_modules(model)
     count = sum(len(layers) * model.config.heads for layers in modules.values())
     importance: dict[Kind, Tensor] = {}
     with tqdm(total=count, unit=" heads", leave=False, disable=not is_stderr_watched()) as bar:
@@ -250,9 +231,7 @@ def zeroed_head(attention: MultiHeadAttention, head: int) -> Iterator[None]:
         weight_DK.copy_(before_DK)
 
 
-def _loss(
-    model: Transformer, batches: Sequence[SampleBatch], memories: Sequence[Memory] | None
-) -> float:
+def _loss(model: Transformer, batches: Batches, memories: Sequence[Memory] | None) -> float:
     """Return the loss per target token; without `memories` the sources are encoded too."""
     loss, num_tokens = 0.0, 0
     for number, (_, ids) in enumerate(batches):

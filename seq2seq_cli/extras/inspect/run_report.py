@@ -11,13 +11,7 @@ from seq2seq_cli.console import printable
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.decoding.default_search import DefaultSearch, read_default_search
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.extras.inspect.costs import (
-    TRAINING_FACTOR,
-    Flops,
-    Memory,
-    count_flops,
-    measure_memory,
-)
+from seq2seq_cli.extras.inspect import costs
 from seq2seq_cli.extras.inspect.parameters import Parameters, count_parts
 from seq2seq_cli.extras.inspect.vocabulary import Vocabulary, read_vocabularies
 from seq2seq_cli.model.parameters import freeze
@@ -36,8 +30,8 @@ class ModelReport:
 
     config: ModelConfig
     parameters: Parameters
-    flops: Flops | None  # None: not known for these layers
-    memory: Memory
+    flops: costs.Flops | None  # None: not known for these layers
+    memory: costs.Memory
     lengths: tuple[int, int]  # source and target tokens of a sentence, EOS included
     is_median: bool  # whether the lengths are the medians of the training text
     vocabularies: dict[str, Vocabulary]  # source and target, or both
@@ -63,26 +57,26 @@ class ModelReport:
     def paragraphs(self) -> list[list[tuple[str, str]]]:
         """Return the labels and texts of the rows, by paragraph."""
         flops, memory, (source, target) = self.flops, self.memory, self.lengths
-        costs = [("FLOPs", "not known for layers of this kind")]
+        rows = [("FLOPs", "not known for layers of this kind")]
         if flops is not None:
             lengths = f"{source} source and {target} target tokens with EOS"
             lengths += ", the medians of the training text" * self.is_median
             per_source = f"{flops.source_token:,} + {flops.source_token_by_source_length:,}"
             per_target = f"{flops.target_token:,} + {flops.target_token_by_target_length:,}"
             per_target += f" × target length + {flops.target_token_by_source_length:,}"
-            costs = [
+            rows = [
                 ("FLOPs", "of the matrix products; a multiply-add counts as two"),
                 ("  per source token", f"{per_source} × source length"),
                 ("  per target token", f"{per_target} × source length"),
                 (
                     "  per sentence pair",
                     f"{flops.forward(source, target):,} forward, "
-                    f"{flops.training(source, target):,} in training ({TRAINING_FACTOR} ×)",
+                    f"{flops.training(source, target):,} in training ({costs.TRAINING_FACTOR} ×)",
                 ),
                 ("", f"({lengths})"),
             ]
         weights = f"{_size(memory.weights_fp32)} in fp32, {_size(memory.weights_bf16)} in bf16"
-        costs += [
+        rows += [
             ("memory", "of the tensors alone"),
             ("  weights", f"{weights}, {_size(memory.weights_int8)} in int8"),
             (
@@ -97,7 +91,7 @@ class ModelReport:
             ),
         ]
         vocabularies = [row for side, one in self.vocabularies.items() for row in one.rows(side)]
-        return [self.parameters.rows(), costs, vocabularies]
+        return [self.parameters.rows(), rows, vocabularies]
 
 
 def _size(num_bytes: int) -> str:
@@ -121,8 +115,8 @@ def report_model(
     return ModelReport(
         config=config.model,
         parameters=count_parts(model),
-        flops=count_flops(model),
-        memory=measure_memory(model, config.training),
+        flops=costs.count_flops(model),
+        memory=costs.measure_memory(model, config.training),
         lengths=lengths,
         is_median=statistics is not None,
         vocabularies=read_vocabularies(tokenizers, symbols),

@@ -50,9 +50,8 @@ class Trace:
 def trace_sentence(
     translator: Translator, source: str, target: str | None = None, tag: str | None = None
 ) -> Trace:
-    """Trace a sentence with its own translation, or with a given target.
-
-    `tag` replaces `decoding.tag`. Raises UserError for what `source_and_targets` refuses.
+    """Trace a sentence with its own translation or a given target; `tag` replaces `decoding.tag`.
+    Raises UserError for what `source_and_targets` refuses.
     """
     src, tgt = translator.tokenizers
     segment, (ids, *_) = source_and_targets(translator, source, target, tag)
@@ -65,9 +64,8 @@ def trace_sentence(
 
 @torch.inference_mode()
 def trace_tensors(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> list[NamedTensor]:
-    """Return the tensors of a forward pass; the last are logits_BTV and their softmax.
-
-    The model must be in evaluation mode. Residual connections are recorded as `sum`, x + f(x).
+    """Return the tensors of a forward pass in evaluation mode; `sum` is x + f(x), and the last are
+    logits_BTV and their softmax.
     """
     tensors: list[NamedTensor] = []
 
@@ -138,10 +136,7 @@ def _record_attention(
     keywords: dict[str, Any],
     output: Tensor,
 ) -> None:
-    """Record an attention from its arguments, its log and its output.
-
-    Scores and outputs of the heads, which it does not return, are computed again.
-    """
+    """Record an attention; scores and outputs of heads are computed again."""
     call = inspect.signature(attention.forward).bind(*arguments, **keywords).arguments
     weights_BHQM, v_BHMK, q_BHQK, k_BHMK = call["attention_log"][-1]
     scores_BHQM = attention_scores(attention.scale(q_BHQK), k_BHMK, call["mask_B1QM"])

@@ -179,12 +179,12 @@ class Neighbors:
 
 
 def nearest_neighbors(
-    embedding_VD: Tensor, tokenizer: Tokenizer, side: Side, token: str
+    vectors_VD: Tensor, tokenizer: Tokenizer, side: Side, token: str
 ) -> Neighbors:
     """Return the nearest neighbors of a token, given as `_find_token` takes it, without itself."""
     token_id = _find_token(tokenizer, side, token)
     pieces = tokenizer.pieces()
-    cosines_V = F.cosine_similarity(embedding_VD, embedding_VD[token_id], dim=-1)
+    cosines_V = F.cosine_similarity(vectors_VD, vectors_VD[token_id], dim=-1)
     order = cosines_V.argsort(descending=True, stable=True).tolist()
     order.remove(token_id)
     nearest = [Neighbor(float(cosines_V[t]), t, pieces[t]) for t in order[:_NEIGHBORS]]
@@ -192,9 +192,8 @@ def nearest_neighbors(
 
 
 def _find_token(tokenizer: Tokenizer, side: Side, token: str) -> int:
-    """Return the id of a token: its piece, its piece without ▁, or its id.
-
-    The first of them that the vocabulary has counts. Raises UserError, with suggestions.
+    """Return the id of a token: its piece, its piece without ▁, or its id, in this order. Raises
+    UserError, with suggestions.
     """
     pieces = tokenizer.pieces()
     ids = {piece: number for number, piece in enumerate(pieces)}

@@ -8,16 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from seq2seq_cli.cli import options
 from seq2seq_cli.cli.app import app
-from seq2seq_cli.cli.options import (
-    AsJson,
-    ConfigFile,
-    Device,
-    Overrides,
-    load_config_file,
-    path_argument,
-    path_option,
-)
 from seq2seq_cli.console import printable
 
 
@@ -29,7 +21,7 @@ from seq2seq_cli.console import printable
     "seq2seq find-lr configs/quickstart.yaml --updates 300 --start-lr 1e-5 --end-lr 0.1 --json",
 )
 def find_lr(
-    config: ConfigFile,
+    config: options.ConfigFile,
     updates: Annotated[
         int,
         typer.Option(
@@ -44,22 +36,22 @@ def find_lr(
     ] = 1.0,
     output: Annotated[
         list[Path] | None,
-        path_option(
+        options.path_option(
             "--output",
             "-o",
             help_text="File to write the curve to: .png, .svg, .pdf or .csv; may be repeated.",
         ),
     ] = None,
-    as_json: AsJson = False,
-    overrides: Overrides = None,
-    device: Device = None,
+    as_json: options.AsJson = False,
+    overrides: options.Overrides = None,
+    device: options.Device = None,
 ) -> None:
     """Suggest a learning rate: train briefly while the rate rises until the loss diverges.
 
     This is the learning-rate range test (Smith 2017), with the suggestions of fastai. Only the
     files given as --output are kept.
     """
-    loaded = load_config_file(config, overrides, device)
+    loaded = options.load_config_file(config, overrides, device)
     from seq2seq_cli.extras.plot.figures import check_output_paths, write_curves
     from seq2seq_cli.extras.plot.find_lr import Point, draw_range_test
     from seq2seq_cli.extras.plot.find_lr import find_lr as run_test
@@ -68,11 +60,9 @@ def find_lr(
     check_output_paths(paths)
     if (found := run_test(loaded, start_lr, end_lr, updates)) is None:
         return
-    if as_json:
-        typer.echo(json.dumps(found.report(), indent=2))
-    else:
-        dot = "•" if (sys.stdout.encoding or "").lower().startswith("utf") else "*"
-        typer.echo(found.as_text(shutil.get_terminal_size().columns, dot))
+    dot = "•" if (sys.stdout.encoding or "").lower().startswith("utf") else "*"
+    text = found.as_text(shutil.get_terminal_size().columns, dot)
+    typer.echo(json.dumps(found.report(), indent=2) if as_json else text)
     for path in paths:
         write_curves(path, lambda: draw_range_test(found), Point._fields, found.points)
         typer.echo(f"wrote {printable(str(path))}", err=as_json)
@@ -85,7 +75,7 @@ def find_lr(
     "seq2seq plot runs/quickstart --output curves.csv"
 )
 def plot(
-    run_dirs: Annotated[list[Path], path_argument("RUN", "Run folders written by train.")],
+    run_dirs: Annotated[list[Path], options.path_argument("RUN", "Run folders written by train.")],
     metric: Annotated[
         str | None,
         typer.Option(
@@ -99,7 +89,7 @@ def plot(
     ] = "updates",
     output: Annotated[
         list[Path] | None,
-        path_option(
+        options.path_option(
             "--output",
             "-o",
             help_text="File to write: .png, .svg, .pdf, or .csv for the numbers; may be repeated.",

@@ -7,7 +7,7 @@ import io
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING
 
 from seq2seq_cli import plugins
 from seq2seq_cli.errors import UserError, short
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FigureKind = Literal["png", "svg", "pdf"]
 _METADATA = {
-    "png": {"Software": None},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+    ".png": {"Software": None},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
 }
 # Okabe & Ito 2008, "Color Universal Design": distinct with any kind of color vision. Curves beyond
 # these have other dashes.
@@ -44,19 +43,19 @@ def check_output_paths(
     paths: Sequence[Path], suffixes: Sequence[str] = (".png", ".svg", ".pdf", ".csv")
 ) -> None:
     """Raise UserError for a file that cannot be written, and for a figure without matplotlib."""
-    for number, path in enumerate(paths):
+    for path in paths:
         if path.suffix.lower() not in suffixes:
             raise UserError(f"{path}: the name must end in {', '.join(suffixes)}")
         if not path.parent.is_dir():
             raise UserError(f"{path}: there is no folder {path.parent}")
-        if path in paths[:number]:
+        if paths.count(path) > 1:
             raise UserError(f"--output {path} is given twice")
     if any(is_figure(path) for path in paths):
         plugins.require("matplotlib", "plot", "a figure")
 
 
 def is_figure(path: Path) -> bool:
-    return path.suffix.lower().removeprefix(".") in _METADATA
+    return path.suffix.lower() in _METADATA
 
 
 def write_curves(
@@ -72,7 +71,7 @@ def write_curves(
         csv.writer(text, lineterminator="\n").writerows([header, *rows])
         data = text.getvalue().encode("utf-8", "surrogateescape")
     else:
-        data = figure_bytes(draw(), cast(FigureKind, suffix.removeprefix(".")))
+        data = figure_bytes(draw(), suffix)
     write_atomic(path, data)
 
 
@@ -87,10 +86,10 @@ def default_style() -> Iterator[None]:
 
 
 @default_style()
-def figure_bytes(figure: "Figure", kind: FigureKind) -> bytes:
+def figure_bytes(figure: "Figure", suffix: str) -> bytes:
     """Return the figure as a file; the same figure gives the same bytes."""
     file = io.BytesIO()
-    figure.savefig(file, format=kind, metadata=_METADATA[kind], dpi=150)
+    figure.savefig(file, format=suffix[1:], metadata=_METADATA[suffix], dpi=150)
     return file.getvalue()
 
 

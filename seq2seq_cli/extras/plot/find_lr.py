@@ -1,7 +1,5 @@
-"""`seq2seq find-lr`: the learning-rate range test (Smith 2017).
-
-"Cyclical Learning Rates for Training Neural Networks": training starts at a rate that is too low to
-learn anything, and ends at one that is too high. Between them lies where the loss falls fastest.
+"""`seq2seq find-lr`: the learning-rate range test (Smith 2017, "Cyclical Learning Rates"): training
+from a rate too low to learn anything to one too high; between them the loss falls fastest.
 """
 
 import functools
@@ -79,10 +77,9 @@ class RangeTest:
 
 
 def find_lr(config: Config, lowest: float, highest: float, updates: int) -> RangeTest | None:
-    """Train a new model at rates that grow exponentially from `lowest` to `highest`.
-
-    Nothing is kept. Returns None in all processes of torchrun but the main one. Raises UserError as
-    `train` does, and if the loss diverges before there is a curve.
+    """Train a new model, which is not kept, at rates that grow exponentially from `lowest` to
+    `highest`. None but in the main process of torchrun. Raises UserError as `train` does, and if
+    the loss diverges before there is a curve.
     """
     if lowest >= highest:
         raise UserError(f"--start-lr {lowest:g} must be lower than --end-lr {highest:g}")
@@ -90,9 +87,8 @@ def find_lr(config: Config, lowest: float, highest: float, updates: int) -> Rang
 
 
 def _update_at(lr: float, run: Run) -> float:
-    """Make the next update at another learning rate; return its cross-entropy per target token.
-
-    An update whose loss or gradient is not finite is not applied; NaN is returned.
+    """Make the next update at another rate; return its cross-entropy per target token, or NaN if it
+    is not finite, and so not applied.
     """
     batches = run.next_batches()
     training = {"lr": lr, "schedule": "constant"}
@@ -130,10 +126,9 @@ def _range_test(lowest: float, highest: float, updates: int, run: Run) -> RangeT
 def suggest(lrs: Sequence[float], losses: Sequence[float]) -> dict[str, float]:
     """Return the rates that fastai's `lr_find` suggests for a curve, by name.
 
-    `valley`, the default of fastai since 2021, lies in the longest decreasing subsequence of the
-    losses, which may skip some; it is found in O(n²). `steep` is where the loss falls fastest, by
-    the logarithm of the rate. `minimum/10` is a tenth of the rate with the lowest loss, beyond
-    which the loss diverges.
+    `valley` lies in the longest decreasing subsequence of the losses, found in O(n²); `steep` is
+    where the loss falls fastest, by the logarithm of the rate; `minimum/10` is a tenth of the rate
+    with the lowest loss, beyond which it diverges.
     """
     lengths: list[int] = []
     for number, loss in enumerate(losses):
@@ -164,10 +159,8 @@ _LABEL = 9  # characters left of the axis
 def text_chart(
     curve: Sequence[tuple[float, float]], marks: Iterable[float], columns: int, dot: str
 ) -> str:
-    """Draw the points (x, y), x on a logarithmic axis, and `marks`, which are vertical lines.
-
-    `dot` stands for a point. The chart is `columns` wide, but at most 100. If points are far above
-    the first one, where a loss diverges, they are left out, so that the rest can be seen.
+    """Draw points (x, y) as `dot`s, x on a logarithmic axis, and `marks` as vertical lines, in at
+    most 100 columns. Points far above the first one, where a loss diverges, are left out.
     """
     width = max(10, min(columns, _MOST_COLUMNS) - _LABEL - 2)
     (first_x, first_y), last_x = curve[0], curve[-1][0]
@@ -201,16 +194,14 @@ def draw_range_test(test: RangeTest) -> "Figure":
 
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.subplots()
-    lrs = [point.lr for point in test.points]
-    axes.semilogx(lrs, [point.loss for point in test.points], color=GRAY, alpha=0.4, label="loss")
-    axes.semilogx(lrs, [p.smoothed for p in test.points], color=COLORS[0], label="smoothed loss")
-    for (name, lr), color, dash in zip(
-        test.suggestions.items(), COLORS[1:], DASHES[1:], strict=False
-    ):
+    lrs, losses, smoothed = zip(*test.points, strict=True)
+    axes.semilogx(lrs, losses, color=GRAY, alpha=0.4, label="loss")
+    axes.semilogx(lrs, smoothed, color=COLORS[0], label="smoothed loss")
+    looks = zip(COLORS[1:], DASHES[1:], strict=False)
+    for (name, lr), (color, dash) in zip(test.suggestions.items(), looks, strict=False):
         axes.axvline(lr, color=color, linestyle=dash, label=f"{name} {lr:.2g}")
     axes.axvline(test.lr, color="black", linewidth=1, label=f"training.lr {test.lr:.2g}")
-    axes.set_xlabel("learning rate")
-    axes.set_ylabel("loss, nats per target token")
+    axes.set(xlabel="learning rate", ylabel="loss, nats per target token")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend()

@@ -87,7 +87,7 @@ def test_norms_are_weights_times_norms_of_values():
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_same_figure_gives_the_same_bytes(suffix):
     options = FigureOptions("cross", layer=2, head=3)
-    first, second = (figure_bytes(draw_attention(study(), options), suffix) for _ in range(2))
+    first, second = (figure_bytes(draw_attention(study(), options), f".{suffix}") for _ in range(2))
     assert first == second
     assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
 
@@ -95,16 +95,16 @@ def test_the_same_figure_gives_the_same_bytes(suffix):
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_figures_do_not_depend_on_the_settings_of_the_user(suffix):
     options = FigureOptions("cross", layer=2)
-    expected = figure_bytes(draw_attention(study(), options), suffix)
+    expected = figure_bytes(draw_attention(study(), options), f".{suffix}")
     settings = {"font.size": 20, "savefig.bbox": "tight", "svg.fonttype": "none"}
     with matplotlib.rc_context({"text.usetex": True, **settings}):
-        assert figure_bytes(draw_attention(study(), options), suffix) == expected
+        assert figure_bytes(draw_attention(study(), options), f".{suffix}") == expected
 
 
 def test_figures_of_long_sentences_are_bounded():
     long = study(("▁a " * 300 + "▁b", "▁c"), layers=1, heads=1)
     figure = draw_attention(long, FigureOptions("cross", layer=1))
-    (width,) = struct.unpack(">I", figure_bytes(figure, "png")[16:20])
+    (width,) = struct.unpack(">I", figure_bytes(figure, ".png")[16:20])
     assert width < 4096
     assert not figure.axes[0].get_xticklabels()
 
@@ -136,7 +136,7 @@ def test_characters_without_a_font_are_warned_of_once(caplog):
     strange, stranger = (with_text(study(), f"{text}$x$") for text in ("\U0010fffe", "\U0010fffd"))
     with caplog.at_level(logging.WARNING, "seq2seq_cli"):
         for kind in ("encoder", "cross", "cross"):
-            figure_bytes(draw_attention(strange, FigureOptions(kind, layer=1)), "png")
+            figure_bytes(draw_attention(strange, FigureOptions(kind, layer=1)), ".png")
         assert len(caplog.records) == 1 and "no installed font" in caplog.text
         draw_attention(stranger, FigureOptions("cross", layer=1))
         assert len(caplog.records) == 2

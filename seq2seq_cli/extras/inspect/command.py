@@ -1,23 +1,15 @@
-"""The command attend: shows the attention of a trained model in given sentences."""
+"""The commands attend and inspect: show the attention and the inside of a trained model."""
 
 import itertools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from seq2seq_cli.cli import options
 from seq2seq_cli.cli.app import app
-from seq2seq_cli.cli.options import (
-    Device,
-    Force,
-    Overrides,
-    RunDir,
-    WhichModel,
-    check_model_of_runs,
-    decoding_overrides,
-    path_option,
-)
 from seq2seq_cli.cli.translate import BeamSize, NBest
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.console import printable
@@ -28,9 +20,7 @@ if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
     from seq2seq_cli.extras.inspect.attention_study import AttentionStudy
 
-FIGURE: Any = {"rich_help_panel": "Figures (PNG and SVG)"}
-
-EXAMPLES = (
+ATTEND_EXAMPLES = (
     "**Examples**\n\n"
     'seq2seq attend runs/quickstart "ich möchte ein Bier."\n\n'
     'seq2seq attend runs/quickstart "ich möchte ein Bier." --target "I want a tea."\n\n'
@@ -39,6 +29,8 @@ EXAMPLES = (
     'seq2seq attend runs/quickstart "ich möchte ein Bier." -o bier.svg --layer 2 --head 1'
 )
 
+FIGURE: Any = {"rich_help_panel": "Figures (PNG and SVG)"}
+
 Sentences = Annotated[
     list[str], typer.Argument(metavar="SENTENCE", help="Sentences to analyze, side by side.")
 ]
@@ -46,11 +38,11 @@ Target = Annotated[
     str | None, typer.Option(help="Target to analyze instead of the model's own translation.")
 ]
 Compare = Annotated[
-    Path | None, path_option("--compare", help_text="Another run to compare with.", metavar="RUN")
+    Path | None, options.path_option(help_text="Another run to compare with.", metavar="RUN")
 ]
 Outputs = Annotated[
     list[Path] | None,
-    path_option(
+    options.path_option(
         "--output",
         "-o",
         help_text="File to write: .html, .png, .svg, .json or .npz; may be repeated.",
@@ -86,14 +78,47 @@ View = Annotated[
 ]
 
 
-@app.command(epilog=EXAMPLES)
+Tensors = Annotated[
+    bool, typer.Option("--tensors", help="List every parameter with its shape and statistics.")
+]
+SplitText = Annotated[
+    str | None, typer.Option("--split", metavar="TEXT", help="Show how a text is tokenized.")
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOKEN",
+        help="List the nearest neighbors of a token's embedding, by cosine similarity.",
+    ),
+]
+WhichSide = Annotated[
+    Literal["source", "target"] | None,
+    typer.Option(help="Vocabulary for --split and --neighbors.", show_default="source"),
+]
+TracedSentence = Annotated[
+    str | None,
+    typer.Option(
+        "--trace",
+        metavar="SENTENCE",
+        help="Run a sentence through the model and list every tensor with its statistics.",
+    ),
+]
+TracedTarget = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TRANSLATION", help="Target for --trace.", show_default="the model's translation"
+    ),
+]
+
+
+@app.command(epilog=ATTEND_EXAMPLES)
 def attend(
-    run_dir: RunDir,
+    run_dir: options.RunDir,
     sentences: Sentences,
     target: Target = None,
     compare: Compare = None,
     output: Outputs = None,
-    force: Force = False,
+    force: options.Force = False,
     sample: Sample = 20,
     beam_size: BeamSize = None,
     n_best: NBest = None,
@@ -104,9 +129,9 @@ def attend(
     by_words: Annotated[
         bool, typer.Option("--words", help="Draw words instead of tokens.", **FIGURE)
     ] = False,
-    overrides: Overrides = None,
-    device: Device = None,
-    model: WhichModel = "best",
+    overrides: options.Overrides = None,
+    device: options.Device = None,
+    model: options.WhichModel = "best",
 ) -> None:
     """Show what a model attends to: encoder, decoder and cross-attention in all layers and heads.
 
@@ -127,9 +152,9 @@ def attend(
     check_outputs(paths, figure)
     for path in () if force else output or ():
         check_empty(path)
-    search = (*decoding_overrides(beam_size=beam_size, n_best=n_best), *(overrides or ()))
+    search = [*options.decoding_overrides(beam_size=beam_size, n_best=n_best), *(overrides or ())]
     runs = [run_dir, *([compare] if compare else [])]
-    check_model_of_runs(model, runs)
+    options.check_model_of_runs(model, runs)
     translators = _load(runs, device or "auto", search, model)
     for translator in translators:
         figure.check(translator.config.model)
@@ -184,3 +209,64 @@ def _study(
         ]
         studies += [s for of_rank in itertools.zip_longest(*by_run) for s in of_rank if s]
     return studies
+
+
+@app.command(
+    "inspect",
+    epilog="**Examples**\n\n"
+    "seq2seq inspect runs/quickstart\n\n"
+    'seq2seq inspect runs/quickstart --split "Ich möchte ein Bier."\n\n'
+    "seq2seq inspect runs/quickstart --neighbors Bier --side target\n\n"
+    'seq2seq inspect runs/quickstart --trace "Ich möchte ein Bier." --json',
+)
+def inspect_run(
+    run_dir: options.RunDir,
+    tensors: Tensors = False,
+    split: SplitText = None,
+    neighbors: Token = None,
+    side: WhichSide = None,
+    trace: TracedSentence = None,
+    target: TracedTarget = None,
+    tag: options.Tag = None,
+    as_json: options.AsJson = False,
+    model: options.WhichModel = "best",
+) -> None:
+    """Show a model's parameters, FLOPs, memory and vocabulary, or what the options select.
+
+    The options may be combined; the output then has one part for each.
+    """
+    if trace is None and (target is not None or tag is not None):
+        raise UserError("--target and --tag require --trace")
+    if side is not None and split is None and neighbors is None:
+        raise UserError("--side requires --split or --neighbors")
+    if neighbors is not None and not neighbors.strip():
+        raise UserError("--neighbors needs a token")
+    from seq2seq_cli.extras.inspect.parameters import tabulate_parameters
+    from seq2seq_cli.extras.inspect.run_report import report_run
+    from seq2seq_cli.extras.inspect.trace import trace_sentence
+    from seq2seq_cli.extras.inspect.vocabulary import nearest_neighbors, split_text
+    from seq2seq_cli.run_folder import RunFolder
+
+    # Nothing is decoded but the sentence of a trace.
+    (translator,) = _load([run_dir], "cpu", ["decoding.engine=plain"], model)
+    network, tokenizer = translator.model, translator.tokenizers.src
+    embedding = network.src_embedding
+    if side == "target":
+        embedding, tokenizer = network.tgt_embedding, translator.tokenizers.tgt
+    parts: dict[str, Any] = {}  # with as_text(), and report() for JSON
+    if tensors:
+        parts["tensors"] = tabulate_parameters(network)
+    if split is not None:
+        parts["split"] = split_text(tokenizer, split)
+    if neighbors is not None:
+        vectors_VD = embedding.weight.detach()
+        parts["neighbors"] = nearest_neighbors(vectors_VD, tokenizer, side or "source", neighbors)
+    if trace is not None:
+        parts["trace"] = trace_sentence(translator, trace, target, tag)
+    if not parts:
+        parts["run"] = report_run(RunFolder(run_dir), translator, model)
+    if as_json:
+        reports = {name: part.report() for name, part in parts.items()}
+        typer.echo(json.dumps(reports, indent=2, ensure_ascii=False))
+    else:
+        typer.echo("\n\n".join(part.as_text() for part in parts.values()))
