@@ -3,12 +3,9 @@
 import itertools
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from seq2seq_cli.config.presets import Choice, commented_yaml
-from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import counted, table
 from seq2seq_cli.extras.tune.space import Option
 from seq2seq_cli.extras.tune.study import Study, Trial
@@ -40,10 +37,8 @@ def best_config(study: Study) -> Path:
 
 
 def write_best(study: Study) -> None:
-    """Write the config of the best trial; a comment at each searched option says what it is worth.
-
-    It has the options that differ from their defaults or were searched, and the size of the model,
-    so that no preset is chosen.
+    """Write the config of the best trial: what differs from defaults, and the searched options and
+    the size, so that no preset is chosen, with a comment what each is worth.
     """
     best, first = study.best, study.trials[0]
     assert best is not None, "the caller has checked it"
@@ -60,25 +55,18 @@ def write_best(study: Study) -> None:
     reasons: dict[str, list[str]] = {"model.d_model": []}
     for option in study.options:
         section, name, *inner = option.name.split(".")
-        reasons.setdefault(f"{section}.{name}", []).append(
-            " ".join([*inner, evidence(option, study)])
-        )
-    choices = {
-        name: Choice(value, "; ".join(reasons.get(name, [])))
-        for name, value in _shown_options(config, set(reasons))
-    }
-    write_atomic(best_config(study), commented_yaml(head, choices).encode())
-
-
-def _shown_options(config: Config, names: set[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the options that differ from their defaults, and the named ones, in their order."""
+        reason = " ".join([*inner, evidence(option, study)])
+        reasons.setdefault(f"{section}.{name}", []).append(reason)
     differing = config.model_dump(mode="json", exclude_defaults=True)
+    choices = {}
     for section, options in config.model_dump(mode="json", exclude={"preset"}).items():
         for option, value in options.items():
-            if f"{section}.{option}" in names:
-                yield f"{section}.{option}", value
+            name = f"{section}.{option}"
+            if name in reasons:
+                choices[name] = Choice(value, "; ".join(reasons[name]))
             elif option in differing.get(section, {}):
-                yield f"{section}.{option}", differing[section][option]
+                choices[name] = Choice(differing[section][option])
+    write_atomic(best_config(study), commented_yaml(head, choices).encode())
 
 
 def evidence(option: Option, study: Study) -> str:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from seq2seq_cli.config.loader import flatten, yaml_text, yaml_value
@@ -80,9 +81,8 @@ class Option:
 
 
 def search_space(given: Sequence[str], config: Config, check: Check) -> list[Option]:
-    """Return the options to search: the given ones, or all of `DEFAULTS` that the config takes.
-
-    Raises UserError for a mistake in a given one.
+    """Return the options to search: the given ones (UserError for mistakes), or those of `DEFAULTS`
+    that the config takes.
     """
     if given:
         options = [parse(one, config, check) for one in given]
@@ -94,17 +94,14 @@ def search_space(given: Sequence[str], config: Config, check: Check) -> list[Opt
     for name in DEFAULTS:
         if name == "tokenizer.vocab_size" and config.tokenizer.kind.tgt not in SUBWORDS:
             continue  # all words or characters are learned
-        try:
+        with suppress(UserError):  # `auto`, or an option of other tokenizers or optimizers
             options.append(parse(name, config, check))
-        except UserError:
-            continue  # `auto`, or an option of other tokenizers or optimizers
     return options
 
 
 def parse(given: str, config: Config, check: Check) -> Option:
-    """Read `KEY=LOW..HIGH`, `KEY=A,B,C`, or a `KEY` of `DEFAULTS`. Raises UserError for mistakes.
-
-    An end of a range may be a factor of the config's value: `x0.5..x2`.
+    """Read `KEY=LOW..HIGH`, of which `x2` is a factor of the config's value, `KEY=A,B,C`, or a
+    `KEY` of `DEFAULTS`. Raises UserError.
     """
     name, equals, text = (part.strip() for part in given.partition("="))
     shown = f"--search {short(given)}"
@@ -114,13 +111,15 @@ def parse(given: str, config: Config, check: Check) -> Option:
         raise UserError(f"{shown}: write it as section.key=LOW..HIGH or section.key=A,B,C")
     if name.startswith(_OF_SCORES):
         raise UserError(f"{shown}: all trials must be scored alike")
-    if name.startswith("tokenizer.") and not _scores_text(config):
+    metric = config.validation.metric
+    is_of_text = config.validation.decode if metric == "auto" else METRICS[metric].is_of_text
+    if name.startswith("tokenizer.") and not is_of_text:
         raise UserError(
             f"{shown}: scores per token of different vocabularies cannot be compared; choose "
             "another validation.metric, such as bleu or chrf"
         )
     try:
-        option = _range(name, text, config, check) if ".." in text else _choices(name, text)
+        option = _option(name, text, config, check)
         for value in option.choices or (option.text_of(option.low), option.text_of(option.high)):
             check(f"{name}={value}")
     except UserError as error:
@@ -128,19 +127,13 @@ def parse(given: str, config: Config, check: Check) -> Option:
     return option
 
 
-def _scores_text(config: Config) -> bool:
-    metric = config.validation.metric
-    return config.validation.decode if metric == "auto" else METRICS[metric].is_of_text
-
-
-def _choices(name: str, text: str) -> Option:
-    choices = tuple(dict.fromkeys(map(yaml_text, yaml_value(f"[{text}]", text))))
-    if len(choices) < 2:
-        raise UserError("give at least two values, or a range such as 0.1..0.3")
-    return Option(name, choices)
-
-
-def _range(name: str, text: str, config: Config, check: Check) -> Option:
+def _option(name: str, text: str, config: Config, check: Check) -> Option:
+    """Return an option with the choices, or in the range, of a text. Raises UserError."""
+    if ".." not in text:
+        choices = tuple(dict.fromkeys(map(yaml_text, yaml_value(f"[{text}]", text))))
+        if len(choices) < 2:
+            raise UserError("give at least two values, or a range such as 0.1..0.3")
+        return Option(name, choices)
     own = own_value(name, config)
     if own is None:
         check(f"{name}=1")
@@ -179,10 +172,7 @@ def own_values(options: Sequence[Option], config: Config) -> dict[str, str]:
 
 
 def own_value(name: str, config: Config) -> str | None:
-    """Return the config's value of an option, as YAML; None if it has no single one.
-
-    The value of a group, such as `model.layers`, is the value of all options in it.
-    """
+    """Return the config's value of an option, or of all in a group, as YAML; None for several."""
     values = flatten(config)
     texts = {yaml_text(values[n]) for n in values if n == name or n.startswith(f"{name}.")}
     return texts.pop() if len(texts) == 1 else None

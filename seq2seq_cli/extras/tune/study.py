@@ -130,11 +130,9 @@ class Study:
             trial.score, trial.loss = found.scores[self.metric], found.scores["loss"]
 
     def should_prune(self, trial: Trial, planned: int) -> bool:
-        """Return True if the best validation of a trial is worse than the median of finished ones.
-
-        They are compared after the same share of their updates, of which this trial will make
-        `planned`: numbers of updates and epochs depend on the size of batches. The first third is
-        spared, where high rates and strong regularization look worse than they are.
+        """Return True if a trial is worse than the median of finished ones after the same share of
+        its `planned` updates, as these depend on the size of batches. The first third is spared,
+        where high rates and strong regularization look worse than they are.
         """
         costs, finished = self.costs_of(trial), list(map(self.costs_of, self.finished))
         step = max(costs, default=0)
@@ -148,10 +146,7 @@ class Study:
 
 @dataclass
 class StopTrial:
-    """The hook that stops the training of a trial: when time is up, or to prune it.
-
-    It reads the record, as it is called in other processes.
-    """
+    """Stops a trial, in any process: when time is up, or to prune it by the record."""
 
     folder: Path
     number: int

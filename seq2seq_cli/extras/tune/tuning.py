@@ -2,16 +2,20 @@
 
 import functools
 import logging
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import optuna
+from optuna import distributions
+from optuna.trial import TrialState, create_trial
+
 from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.tune.proposals import propose
 from seq2seq_cli.extras.tune.results import best_config, write_best
-from seq2seq_cli.extras.tune.space import own_values, search_space
+from seq2seq_cli.extras.tune.space import Option, own_values, search_space
 from seq2seq_cli.extras.tune.study import StopTrial, Study, Trial, record_of
 from seq2seq_cli.files import locked, write_atomic
 from seq2seq_cli.run_folder import RunFolder
@@ -23,15 +27,18 @@ from seq2seq_cli.training.setup import resolved
 
 logger = logging.getLogger(__name__)
 
+_ATTEMPTS = 100  # to find values that can be combined and were not tried
+_STATES = {"finished": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
 _HOUR = 3_600
 _PATIENCE = 60.0  # seconds in which the processes of a killed command end
 
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
 
 def tune(config: Config, folder: Path, hours: float, searched: Sequence[str]) -> Study:
-    """Search the options for so many hours in all; the same call goes on with an interrupted one.
-
-    The first trial is the config as it is. Raises UserError if that cannot be trained, for mistakes
-    in what is `searched`, and if no trial has finished in time; Interrupted as `train` does.
+    """Search the options for so many hours in all, beginning with the config as it is; the same
+    call goes on with an interrupted one. Raises UserError if the config cannot be trained, for
+    mistakes in what is `searched`, and if no trial finishes in time; Interrupted as `train` does.
     """
     if config.valid_text is None:
         raise UserError("tune needs data.valid, to compare trials")
@@ -40,9 +47,12 @@ def tune(config: Config, folder: Path, hours: float, searched: Sequence[str]) ->
     with locked(folder):
         study = open_study(folder, resolved(config), searched)  # trials keep the preset's values
         while (left := _HOUR * hours - study.seconds) > 0:
-            if (trial := next_trial(study)) is None:
-                logger.info("all combinations were tried, or none of the others can be trained")
-                break
+            if study.trials[-1].state != "running":  # it was not interrupted
+                if (new := propose(study)) is None:
+                    logger.info("all combinations were tried, or none of the others can be trained")
+                    break
+                study.trials.append(new)
+            trial = study.trials[-1]
             train_trial(study, trial, left)
             if trial.state == "running":
                 logger.info(f"time is up: more --hours continue with trial {trial.number:,}")
@@ -56,6 +66,59 @@ def tune(config: Config, folder: Path, hours: float, searched: Sequence[str]) ->
         return study
 
 
+def distribution(option: Option) -> distributions.BaseDistribution:
+    if option.choices:
+        return distributions.CategoricalDistribution(option.choices)
+    if option.is_whole:
+        return distributions.IntDistribution(int(option.low), int(option.high), log=option.is_log)
+    return distributions.FloatDistribution(option.low, option.high, log=option.is_log)
+
+
+def as_optuna(study: Study) -> optuna.Study:
+    """Return the trials that have ended as a study of Optuna, which minimizes their cost.
+
+    It is made when it is needed, so that interruptions of a search do not change its choices.
+    """
+    made = optuna.create_study()
+    for trial in study.trials:
+        if trial.state not in _STATES:
+            continue
+        values = {o: o.value_of(trial.values.get(o.name, "")) for o in study.options}
+        known = {o: value for o, value in values.items() if value is not None}
+        costs = [cost for cost in study.costs_of(trial).values() if math.isfinite(cost)]
+        made.add_trial(
+            create_trial(
+                state=_STATES[trial.state],
+                value=study.cost_of(trial)[0] if trial.state == "finished" else None,
+                params={option.name: value for option, value in known.items()},
+                distributions={option.name: distribution(option) for option in known},
+                intermediate_values={0: min(costs)} if costs else {},  # by which pruned ones rank
+            )
+        )
+    return made
+
+
+def propose(study: Study) -> Trial | None:
+    """Return the next trial, by Optuna's TPE (Bergstra et al. 2011; random until ten trials have
+    ended), or None.
+    """
+    made, number = as_optuna(study), len(study.trials) + 1
+    space = {option.name: distribution(option) for option in study.options}
+    tried = [trial.values for trial in study.trials]
+    for attempt in range(_ATTEMPTS):
+        made.sampler = optuna.samplers.TPESampler(seed=_ATTEMPTS * number + attempt)
+        chosen = made.ask(space).params
+        trial = Trial(number, {o.name: o.text_of(chosen[o.name]) for o in study.options})
+        if trial.values in tried:
+            continue
+        try:
+            study.config_of(trial)
+        except UserError:
+            continue
+        return trial
+    return None
+
+
 def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
     """Begin a study of the config, or go on with the one in the folder."""
     study, content = Study(folder, ()), config_yaml(config).encode()
@@ -64,7 +127,9 @@ def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
     is_same = begun is None or study.config.read_bytes() == content
     is_new = not study.config.exists()
     if begun is None:
-        ensure_no_other_config(study, content)
+        for path in (study.config, best_config(study)):
+            if path.exists() and path.read_bytes() != content:
+                raise UserError(f"{path} exists, but trials.json does not: choose another --output")
         write_atomic(study.config, content)
     try:
         study.options = search_space(
@@ -87,23 +152,6 @@ def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
             "others: put it back, or choose another --output"
         )
     return begun
-
-
-def ensure_no_other_config(study: Study, content: bytes) -> None:
-    """Raise UserError if a new study would overwrite a config that no search has written."""
-    for path in (study.config, best_config(study)):
-        if path.exists() and path.read_bytes() != content:
-            raise UserError(f"{path} exists, but trials.json does not: choose another --output")
-
-
-def next_trial(study: Study) -> Trial | None:
-    """Return the trial that was interrupted, or a new one; None if there is nothing new to try."""
-    if study.trials[-1].state == "running":
-        return study.trials[-1]
-    trial = propose(study)
-    if trial is not None:
-        study.trials.append(trial)
-    return trial
 
 
 def train_trial(study: Study, trial: Trial, seconds: float) -> None:

@@ -24,7 +24,7 @@ from seq2seq_cli.extras.tune.space import DEFAULTS, Option, own_values, search_s
 from seq2seq_cli.extras.tune.study import StopTrial, Study, Trial
 
 pytest.importorskip("optuna")
-from seq2seq_cli.extras.tune.proposals import propose
+from seq2seq_cli.extras.tune.tuning import propose
 
 ONE = ("--set", "training.processes=1", "--device", "cpu")
 SEARCH = ("--search", "training.lr=0.01,0.02,0.03,0.04,0.05")
