@@ -20,10 +20,10 @@ from seq2seq_cli.config.types import BySide
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.distill.distillation import Task, corpora_of, finished_pairs, train_student
+from seq2seq_cli.extras.distill import distillation
+from seq2seq_cli.extras.distill.distillation import Task
 from seq2seq_cli.extras.distill.filters import Filters
 from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs, written
-from seq2seq_cli.extras.distill.student_report import as_counts, translated
 from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
@@ -72,7 +72,7 @@ def diversify(
             corpora += new
         if len(corpora) == len(config.data.train):
             counters = (Counter(facts["translations"]["dropped"]) for facts in made.values())
-            counts = as_counts(dict(sum(counters, Counter()).most_common()))
+            counts = distillation.as_counts(dict(sum(counters, Counter()).most_common()))
             raise UserError(
                 f"no translation by {folder}/forward or backward is left to add (dropped: "
                 f"{counts}); if most are known pairs, train for fewer updates, otherwise for more, "
@@ -155,8 +155,8 @@ def translate_text(task: Task, teacher: Config, mixed: Path) -> tuple[list[Corpu
                 write({"src": pair.src})
     valid, run = teacher.valid_text, RunFolder(task.output)
     assert valid is not None, "it was checked"
-    facts = finished_pairs(task, valid, load_config(run.config), RunFolder(mixed))
-    corpora = corpora_of(task.folder, facts["translations"])
+    facts = distillation.finished_pairs(task, valid, load_config(run.config), RunFolder(mixed))
+    corpora = distillation.corpora_of(task.folder, facts["translations"])
     fields = ("src", "tgt") if teacher.data.direction == "forward" else ("tgt", "src")
     return [corpus.model_copy(update={"fields": fields}) for corpus in corpora], facts
 
@@ -190,7 +190,7 @@ def tuned(mixed: Config, source: Path) -> Config:
 def finish_training(record: Path, config: Config, run_dir: Path, source: Path | None) -> None:
     """Train a model on the text with its translations, or go on with it."""
     inputs = {"config": config.model_dump(mode="json"), "text": text_inputs(config.train_text)}
-    Stage(record, inputs).finish(lambda: train_student(config, run_dir, source))
+    Stage(record, inputs).finish(lambda: distillation.train_student(config, run_dir, source))
 
 
 def make_report(
@@ -201,7 +201,9 @@ def make_report(
     assert valid is not None, "it was checked"
     pairs = [pair for _, pair in readable_pairs(valid, "skip")]
     device = config.training.device
-    systems = [translated(name, Job((run,), device), pairs)[0] for name, run in runs.items()]
+    systems = [
+        distillation.translated(name, Job((run,), device), pairs)[0] for name, run in runs.items()
+    ]
     comparison = compare_systems(systems, pairs, Scoring.of_run(config), "bootstrap")
     added = {name: facts["translations"]["pairs"] for name, facts in made.items()}
     dropped = {name: facts["translations"]["dropped"] for name, facts in made.items()}
