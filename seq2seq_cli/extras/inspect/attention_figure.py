@@ -79,7 +79,7 @@ def view_maps(study: AttentionStudy, kind: Kind, view: View, by_words: bool) -> 
 
     `renormalized` leaves out BOS, EOS and punctuation in the memory, and divides each row by what
     is left, if anything is. Between words, a row is the mean over the tokens of the query word, a
-    column the sum over those of the memory word, as in word alignments.
+    column the sum over the memory word, as in word alignments.
     """
     maps = study.maps(kind)
     queries, memory = axes(study, kind)

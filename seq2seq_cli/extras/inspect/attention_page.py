@@ -88,7 +88,7 @@ def _described(study: AttentionStudy) -> dict[str, object]:
 
 
 def rounded(value: Any, digits: int) -> Any:
-    """Return lists and dicts, with their numbers and those of tensors rounded to so many digits."""
+    """Return lists, dicts and tensors with numbers rounded to so many significant digits."""
     if isinstance(value, Tensor):
         value = value.double().tolist()
     if isinstance(value, dict):

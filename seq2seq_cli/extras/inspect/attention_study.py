@@ -206,8 +206,8 @@ def _study(
 def _sentence(
     text: str, tokens: Sequence[str], words: Sequence[range], num_control: int = 0
 ) -> Sentence:
-    """Describe a side, whose first tokens may be a tag and features; `words` has those of the
-    others but EOS, or none without text.
+    """Describe a side; the first tokens may be a tag and features, and `words` has a range of words
+    for each other one but EOS, or is empty without text.
     """
     *ordinary, _ = tokens
     starts: Sequence[int | None] = [token_words.start for token_words in words]

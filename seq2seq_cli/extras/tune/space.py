@@ -81,7 +81,7 @@ class Option:
 
 
 def search_space(given: Sequence[str], config: Config, check: Check) -> list[Option]:
-    """Return the options to search: the given ones (UserError for mistakes), or those of `DEFAULTS`
+    """Return the options to search: the given ones (UserError for mistakes), or all of `DEFAULTS`
     that the config takes.
     """
     if given:
