@@ -64,8 +64,10 @@ class Job:
         return _BYTES_OF_A_PROCESS + _TIMES_ITS_WEIGHTS * num_bytes
 
     def load(self, expected: Mapping[str, Any] | None = None) -> Translator:
-        """Load the models. Raises ReplacedFileError if they are not the `expected` ones, which
-        `described` gave before."""
+        """Load the models.
+
+        Raises ReplacedFileError if they are not the `expected` ones, which `described` gave before.
+        """
         machine.retain_freed_pages()
         load = functools.partial(
             Translator.load, device=self.device, overrides=self.overrides, which=self.which

@@ -141,8 +141,9 @@ class Settings:
 def clean(
     text: ParallelText, against: ParallelText | None, outputs: Outputs | None, settings: Settings
 ) -> Report:
-    """Write the pairs of a text to `outputs`, if given; return what was rejected. Raises UserError
-    for text that cannot be read.
+    """Read a text, write its pairs to `outputs` if given, and return what was rejected.
+
+    Raises UserError if the text or the held-out one cannot be read.
     """
     batches = batches_of(enumerate(read_entries(text), 1))
     head = list(itertools.islice(batches, _PROFILED_BATCHES))

@@ -186,8 +186,10 @@ def _text_of(
 def _held_out_text(
     against: list[Path], files: list[Path], fields: tuple[str, str] | None, features: str | None
 ) -> ParallelText:
-    """Return held-out text. The given fields are for its files in the format of the text to clean,
-    and in formats without default fields.
+    """Return held-out text.
+
+    The given fields are for its files in the format of the text to clean, and in formats without
+    default fields.
     """
     formats = [name for file in against if (name := format_of_pairs(file))]
     if len(formats) < len(against):

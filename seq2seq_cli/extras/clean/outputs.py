@@ -73,9 +73,11 @@ class Outputs(NamedTuple):
 
 @contextmanager
 def opened_outputs(outputs: Outputs | None, *, has_features: bool) -> Iterator[Write]:
-    """Yield a function that writes a pair with its rule ("" if it is kept) and line. The files
-    appear when the block ends without an error and all are complete. In .tsv files a tab in a text
-    becomes a space, as for tokenizers; `has_features` gives all rows a column for them.
+    """Yield a function that writes a pair with its rule ("" if it is kept) and line.
+
+    The files appear when the block ends without an error and all of them are complete. A tab in a
+    text becomes a space in .tsv files, as tokenizers read it. With features, each of their rows has
+    a column for them, which may be empty.
     """
     if outputs is None:
         yield lambda rule, line, entry: None

@@ -159,8 +159,9 @@ class Side:
 
     @functools.cached_property
     def keys(self) -> list[str]:
-        """The lines as they are compared: letters and digits, or, of a line without any, all
-        characters; without case, width and spaces.
+        """The lines as they are compared: without case, width and spaces, letters and digits only.
+
+        Of a line without letters and digits, all characters are compared.
         """
         keys = self._letters_and_digits.replace(" ", "").split("\n")[:-1]
         pairs = zip(keys, self.lines, strict=True)
@@ -407,8 +408,9 @@ class RejectionCounter:
         self._profile: Profile | None = None
 
     def add(self, pairs: Sequence[Pair]) -> list[str]:
-        """Count pairs, of which the first show what is usual; return for each the rejecting rule,
-        or ""
+        """Count pairs; return for each the rule that rejects it, or "".
+
+        The first ones say what is usual in the text.
         """
         if not pairs:
             return []

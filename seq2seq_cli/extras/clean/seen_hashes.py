@@ -19,8 +19,9 @@ def hashes_of(texts: list[str]) -> Hashes:
 
 
 class SeenHashes:
-    """Hashes in sorted arrays, each at least twice as long as the next one: 8 bytes each, and 16
-    while two arrays are merged.
+    """Hashes in sorted arrays, each at least twice as long as the next one.
+
+    They take 8 bytes each, and 16 for a moment while two arrays are merged.
     """
 
     def __init__(self) -> None:

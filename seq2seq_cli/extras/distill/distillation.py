@@ -70,8 +70,10 @@ class Task:
 
 
 def distill(task: Task) -> dict[str, Any]:
-    """Train a student on the translations of a teacher; return the report as text and as JSON. The
-    same call goes on where another was interrupted. Raises UserError for the folder of another run.
+    """Train a student on the translations of a teacher; return the report as text and as JSON.
+
+    Every finished stage stays finished: the same call goes on where another one was interrupted.
+    Raises UserError if the folder has a run that these inputs did not make.
     """
     run, folder = RunFolder(task.output), task.folder
     if not run.exists:
@@ -120,6 +122,7 @@ def distill(task: Task) -> dict[str, Any]:
 
 def valid_text(task: Task, teacher: Config) -> ParallelText:
     """Return the held-out text: the given one, or the teacher's with the tag of the translations.
+
     Raises UserError if there is none.
     """
     if task.valid is not None:
@@ -148,8 +151,9 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
 
 
 def finished_pairs(task: Task, valid: ParallelText, teacher: Config, student: RunFolder) -> Facts:
-    """Return the facts of the translated pairs, making those that are missing. Raises UserError if
-    they are not what the run `student` has begun to learn from.
+    """Return the facts of the translated pairs, which are made unless they are there.
+
+    Raises UserError if they are not what the run `student` has begun to learn from.
     """
     source = {"source": hash_of_files([task.source]), "longest": filters.LONGEST}
     given: Facts = {**source, "held_out": text_inputs(valid)}
@@ -202,8 +206,10 @@ def make_pairs(
 
 
 def translate_source(task: Task, source: Path, num_lines: int, models: Sequence[str]) -> list[Path]:
-    """Translate the cleaned source in shards, as `translate --shard` does; return their files.
-    Raises UserError if the teacher's models are others, by their hashes in `described`.
+    """Translate the cleaned source in shards, each of which is finished once; return their files.
+
+    Other machines may translate some of them (`translate --shard`). Raises UserError if the
+    teacher has been replaced by other `models`, by their hashes in `described`.
     """
     job = replace(task.teacher, input_format="jsonl", output_format="nbest", log_probs=True)
     size = source.stat().st_size
@@ -243,8 +249,9 @@ def corpora_of(folder: Path, translations: Facts) -> list[Corpus]:
 def student_config(
     task: Task, translated: Sequence[Corpus], valid: ParallelText, teacher: Config
 ) -> Config:
-    """Return the config of the student: the given one, or a new one for these pairs. Raises
-    UserError for a given one that would train on reversed pairs.
+    """Return the config of the student: the given one, or a new one for these pairs.
+
+    Raises UserError for a given one that would train on reversed pairs.
     """
     if task.config is not None:
         data, decoding = task.config.data, task.config.decoding

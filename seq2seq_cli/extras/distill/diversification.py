@@ -42,8 +42,10 @@ _TUNING = {"updates": 0.75, "warmup_steps": 1 / 3, "lr": 1 / 2, "dropout": 2 / 3
 def diversify(
     config: Config, output: Path, search: Sequence[str], processes: int | None
 ) -> dict[str, Any]:
-    """Train a model on a text and its translations, made with overrides `search`; return the report
-    as text and as JSON. The same call goes on where another was interrupted. Raises UserError for
+    """Train a model on a text and its translations; return the report as text and as JSON.
+
+    `search`: overrides for the translations, which so many processes make. Every finished stage
+    stays finished: the same call goes on where another one was interrupted. Raises UserError for
     text that cannot be turned around, and if the folder has another run.
     """
     run, folder = RunFolder(output), RunFolder(output).diversified
@@ -94,8 +96,9 @@ def diversify(
 
 
 def turned_around(config: Config) -> Config:
-    """Return the config for the other direction, with the options of the sides exchanged. Raises
-    UserError for text that has none, and without validation text.
+    """Return the config for the other direction, with the options of the sides exchanged.
+
+    Raises UserError for text that has no other direction, and without validation text.
     """
     text = config.train_text
     if text.direction == "both" or text.has_features or text.tags or config.decoding.tag:
@@ -123,8 +126,9 @@ def turned_around(config: Config) -> Config:
 
 
 def train_teachers(teachers: Mapping[str, Config], folder: Path, mixed: RunFolder) -> None:
-    """Train the models that translate, side by side if there are two cores. Raises UserError if the
-    run `mixed` has learned from others.
+    """Train the models that translate, side by side if there are two cores.
+
+    Raises UserError if the run `mixed` has learned from others.
     """
     config = teachers["forward"]
     at_once = min(len(teachers), members_at_once(config))
@@ -146,8 +150,9 @@ def train_teachers(teachers: Mapping[str, Config], folder: Path, mixed: RunFolde
 
 
 def translate_text(task: Task, teacher: Config, mixed: Path) -> tuple[list[Corpus], Facts]:
-    """Return translations of a teacher's sources as new pairs, and facts. Raises UserError if the
-    run `mixed` has learned from others.
+    """Translate the source side of a teacher's training text; return the new pairs, and facts.
+
+    Raises UserError if the run `mixed` has learned from others.
     """
     if not task.source.exists():
         with written(task.source) as write:

@@ -44,8 +44,9 @@ RULES = ("kept", *_RULES, "known pair", "in the validation text", "worst scores"
 def clean_source(
     job: Job, path: Path, target: Path, *, has_features: bool, held_out: Set[int]
 ) -> Facts:
-    """Write the lines to translate, as JSON, each once, without `held_out` (`source_hash`es);
-    return how many there were and are.
+    """Write the lines to translate, as JSON, each once; return how many there were and are.
+
+    `held_out` are `source_hash`es of text that the student must not see.
     """
     lines, seen = _read(job, path, has_features), SeenHashes()
     num_lines, dropped = 0, Counter[str]()
@@ -163,8 +164,9 @@ def judge(lines: Iterator[Translated], tgt: Tokenizer, filters: Filters, seen: S
 def write_pairs(
     judged: Iterable[tuple[Translated, int]], folder: Path, tag: str | None, *, has_features: bool
 ) -> tuple[list[Path], Facts]:
-    """Write lines by the number of their rule, a file for each tag and one for rejected ones;
-    return files and facts. `tag` is for sources that have none.
+    """Write lines by the number of their rule; return the files, one for each tag, and facts.
+
+    Rejected lines have a file of their own. `tag` is for sources that have none.
     """
     dropped, kept = Counter[str](), 0
     rejected = folder / "rejected.jsonl"

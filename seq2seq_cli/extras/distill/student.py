@@ -24,8 +24,10 @@ _FORM = re.compile(r"(\d{1,3})\+(\d{1,3})x(\d{1,5})", re.ASCII)
 
 
 class Shape(NamedTuple):
-    """The size of a student. Most of the time of a translation is the decoder's, so it is shallow
-    (Kasai et al. 2021)."""
+    """The size of a student.
+
+    Most of the time of a translation is the decoder's, so it is shallow (Kasai et al. 2021).
+    """
 
     encoder: int
     decoder: int
@@ -70,8 +72,10 @@ def write_config(
     shape: Shape | None,
     overrides: Sequence[str],
 ) -> Config:
-    """Write and return the config of a student: what `init` chooses, its shape, and the teacher's
-    vocabulary, languages and tag. Raises UserError for wrong overrides.
+    """Write and return the config of a student for a text: what `init` chooses, and its shape.
+
+    Kind and normalization of the vocabulary, languages and tag are the teacher's. Raises UserError
+    for wrong overrides.
     """
     tag = teacher.decoding.tag
     every = [*translated, *ParallelText((*real,)).with_tag(tag).corpora]
@@ -106,8 +110,10 @@ def write_config(
 
 
 def _vocabulary(teacher: Config) -> dict[str, Choice]:
-    """Return the options of the teacher's vocabulary: only symbols and normalization if it cannot
-    be learned (after `import`, whose tokenizer may also normalize by itself, or `trim`).
+    """Return the options of the teacher's vocabulary.
+
+    If it cannot be learned (after `import` or `trim`), only the symbols and the normalization are
+    taken over; an imported tokenizer may also normalize by itself.
     """
     taken, kind = _TAKEN_OVER, teacher.tokenizer.kind
     normalization = teacher.tokenizer.normalization

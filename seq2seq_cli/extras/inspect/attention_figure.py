@@ -154,8 +154,10 @@ MEASURES = {
 
 @default_style()
 def draw_attention(study: AttentionStudy, options: FigureOptions) -> "Figure":
-    """Draw what the options, which fit the model, choose. Colors grow with the square root, to show
-    small weights; norms have a scale for each map.
+    """Draw what the options, which fit the model, choose.
+
+    Weights share one color scale, norms have one for each map; both grow with the square root, so
+    that small weights can be seen.
     """
     kind, layer, head, view = options.kind, options.layer, options.head, options.view
     viewed = view_maps(study, kind, view, options.by_words)

@@ -40,8 +40,10 @@ def check_outputs(paths: Sequence[Path], figure: FigureOptions) -> None:
 def files_of(
     path: Path, studies: Sequence[AttentionStudy], figure: FigureOptions
 ) -> dict[Path, bytes]:
-    """Return the content of each file of studies, in the format that the suffix names. Figures and
-    NPZ files hold one study: several are numbered, as `attention.1.npz`.
+    """Return the content of each file of studies, in the format that the suffix names.
+
+    A page and a JSON file hold all studies. An NPZ file or a figure holds one: several are
+    numbered, `attention.1.npz`, `attention.2.npz`, and so on.
     """
     suffix = path.suffix.lower()
     if suffix == ".html":
@@ -112,9 +114,10 @@ def _array(values: Tensor, axes: Sequence[str]) -> dict[str, Any]:
 
 
 def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
-    """Return a study as arrays; `X_axes` names the axes of each `X` that is not a scalar. Weights
-    and tokens are as BertViz takes them: the decoder's tokens are its input, and layers are batches
-    of one sentence.
+    """Return a study as arrays; for each `X` that is not a scalar, `X_axes` names its axes.
+
+    The three arrays of weights and the two of tokens are the arguments of BertViz's functions. As
+    there, the decoder's tokens are its input, and the layers are batches of one sentence.
     """
     predictions = study.predictions
     ranked = [prediction.alternatives for prediction in predictions]

@@ -23,9 +23,11 @@ _RGBA = 4  # TensorBoard's number for red, green, blue and opacity
 
 
 def plot_attention(translator: Translator, pairs: Sequence[Pair]) -> list[Summary]:
-    """Draw the first `validation.samples` pairs, at most three, with their references, the same at
-    every validation; measure the mean entropy over all queries of the first 100. Pairs with an
-    empty side or more than `data.max_length` tokens are skipped.
+    """Draw the first `validation.samples` pairs, at most three; measure entropy on the first 100.
+
+    The entropy is the mean over all queries of these pairs. The targets are the references, so that
+    the same tokens are seen at every validation. Pairs with an empty side or more than
+    `data.max_length` tokens are skipped.
     """
     model = translator.model
     was_training = model.training

@@ -143,9 +143,10 @@ def study_attention(
     run: str = "",
     head_statistics: Mapping[Kind, HeadStatistics] | None = None,
 ) -> list[AttentionStudy]:
-    """Study each of the `decoding.n_best` translations that the model finds, or the given target;
-    `tag` replaces `decoding.tag`. Raises UserError for what `source_and_targets` refuses, and for
-    NaN.
+    """Study each of the `decoding.n_best` translations that the model finds, or the given target.
+
+    `tag` replaces `decoding.tag`; `run` is the name in the studies. Raises UserError for what
+    `source_and_targets` refuses, and for a model that computes NaN or infinity.
     """
     target = None if target is None else normalize_spaces(target)
     segment, targets = source_and_targets(translator, source, target, tag)
@@ -206,8 +207,9 @@ def _study(
 def _sentence(
     text: str, tokens: Sequence[str], words: Sequence[range], num_control: int = 0
 ) -> Sentence:
-    """Describe a side; the first tokens may be a tag and features, and `words` has a range of words
-    for each other one but EOS, or is empty without text.
+    """Describe a side, whose first tokens may be a tag and features.
+
+    `words` has the words of each other token but EOS, or is empty without text.
     """
     *ordinary, _ = tokens
     starts: Sequence[int | None] = [token_words.start for token_words in words]
@@ -248,9 +250,12 @@ def _predictions(logits_TV: Tensor, labels_T: Tensor, tokenizer: Tokenizer) -> l
 def source_and_targets(
     translator: Translator, source: str, target: str | None, tag: str | None = None
 ) -> tuple[Segment, list[Ids]]:
-    """Return the source and the ids of its targets, without BOS and EOS: the `decoding.n_best`
-    translations as found, or the given target. `tag` replaces `decoding.tag`. Raises UserError for
-    a source that is empty, too long or translated in parts, and for a target that is too long.
+    """Return the source and the ids of its targets, without BOS and EOS.
+
+    The targets are the `decoding.n_best` translations with the tokens that the search found, or the
+    given target as the tokenizer splits it. `tag` replaces `decoding.tag`. Raises UserError for a
+    source that is empty, too long, or would be translated in several parts, and for a target that
+    is too long.
     """
     tokenizers = translator.tokenizers
     source = source.encode("utf-8", "replace").decode("utf-8")  # without lone surrogates

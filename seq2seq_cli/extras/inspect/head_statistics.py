@@ -60,8 +60,10 @@ Batches = Sequence[SampleBatch]
 
 
 def validation_sample(translator: Translator, count: int, run_dir: Path = Path()) -> list[Pair]:
-    """Return up to `count` pairs of the run's validation text, at equal distances; none, and a
-    warning, if it is missing, here and around `run_dir`, or damaged.
+    """Return up to `count` pairs of the run's validation text, at equal distances.
+
+    Relative paths are looked for here and in the folders around `run_dir`. There are none, and a
+    warning, if the run has no such text or its files are gone or damaged.
     """
     text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
     if text is None:
@@ -84,9 +86,12 @@ def validation_sample(translator: Translator, count: int, run_dir: Path = Path()
 
 @torch.inference_mode()
 def head_statistics(translator: Translator, pairs: Sequence[Pair]) -> Statistics | None:
-    """Return what every head does, by kind of attention; None without pairs whose sides are neither
-    empty nor over `data.max_length`. Importance takes a pass for each head: through the model for
-    the encoder's, else through the decoder. Raises UserError for NaN or infinity.
+    """Return what every head does, by kind of attention, measured on the given pairs.
+
+    Pairs with an empty side, or with one of more than `data.max_length` tokens, are left out; None
+    if none is left. Importance takes a forward pass for each head: through the whole model for a
+    head of the encoder, through the decoder for the others. Raises UserError for a model that
+    computes NaN or infinity.
     """
     model, tokenizers = translator.model, translator.tokenizers
     batches = batches_of(token_pairs(translator, pairs), model.device)
@@ -129,8 +134,10 @@ def batches_of(pairs: Sequence[TokenPair], device: torch.device) -> list[SampleB
 
 @torch.inference_mode()
 def weight_statistics(model: Transformer, batches: Batches) -> Statistics:
-    """Return what the weights alone say about each head: the mean of the greatest, EOS left out
-    (Voita et al. 2019), entropy, and the most frequent distance from the query to the greatest.
+    """Return what the attention weights alone say about each head.
+
+    Confidence is the mean of the greatest weight over the queries, EOS left out (Voita et al.
+    2019); the offset is the most frequent distance from the query to the position of that weight.
     """
     queries: dict[Kind, list[Tensor]] = {kind: [] for kind in KINDS}
     for _, ids in batches:
@@ -199,8 +206,9 @@ def _links(weights_TS: Tensor, pair: TokenPair, tokenizers: Tokenizers) -> set[t
 
 @torch.inference_mode()
 def head_importance(model: Transformer, batches: Batches) -> dict[Kind, Tensor]:
-    """Return the rise of the loss with each head zeroed, LH, in nats per target token, without
-    label smoothing (Michel et al. 2019, section 3).
+    """Return the increase of the loss with each head zeroed, LH, in nats per target token.
+
+    Michel et al. 2019, section 3. The loss is the validation loss, without label smoothing.
     """
     memories = [model.encode(ids.src_BS) for _, ids in batches]
     loss = _loss(model, batches, memories)

@@ -50,8 +50,9 @@ class Trace:
 def trace_sentence(
     translator: Translator, source: str, target: str | None = None, tag: str | None = None
 ) -> Trace:
-    """Trace a sentence with its own translation or a given target; `tag` replaces `decoding.tag`.
-    Raises UserError for what `source_and_targets` refuses.
+    """Trace a sentence with its own translation, or with a given target.
+
+    `tag` replaces `decoding.tag`. Raises UserError for what `source_and_targets` refuses.
     """
     src, tgt = translator.tokenizers
     segment, (ids, *_) = source_and_targets(translator, source, target, tag)
@@ -64,8 +65,9 @@ def trace_sentence(
 
 @torch.inference_mode()
 def trace_tensors(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> list[NamedTensor]:
-    """Return the tensors of a forward pass in evaluation mode; `sum` is x + f(x), and the last are
-    logits_BTV and their softmax.
+    """Return the tensors of a forward pass; the last are logits_BTV and their softmax.
+
+    The model must be in evaluation mode. Residual connections are recorded as `sum`, x + f(x).
     """
     tensors: list[NamedTensor] = []
 

@@ -192,8 +192,9 @@ def nearest_neighbors(
 
 
 def _find_token(tokenizer: Tokenizer, side: Side, token: str) -> int:
-    """Return the id of a token: its piece, its piece without ▁, or its id, in this order. Raises
-    UserError, with suggestions.
+    """Return the id of a token: its piece, its piece without ▁, or its id.
+
+    The first of them that the vocabulary has counts. Raises UserError, with suggestions.
     """
     pieces = tokenizer.pieces()
     ids = {piece: number for number, piece in enumerate(pieces)}

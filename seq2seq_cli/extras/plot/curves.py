@@ -40,7 +40,8 @@ class RunCurves(NamedTuple):
 
 def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
     """Read the logged numbers of a run; between points, `time` (in hours) and `tokens` are linear.
-    Raises UserError if it has not logged what `x` needs.
+
+    Raises UserError if the folder is no run, or has not logged anything, or not what `x` needs.
     """
     folder = RunFolder(run_dir)
     folder.ensure_is_run()
@@ -74,8 +75,10 @@ def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
 
 
 def choose_metric(run_dirs: Sequence[Path], runs: Sequence[RunCurves], asked: str | None) -> str:
-    """Return the logged name of the validation score asked for (UserError if there is none), or of
-    the first metric by which a run chooses its model, but for the loss; else `valid/loss`.
+    """Return the name of the validation score to draw, or `valid/loss` for none.
+
+    Without `asked` it is the metric by which the first run that has another one than the loss
+    chooses its best model. Raises UserError if no run has logged the one asked for.
     """
     logged = {name for run in runs for name in run.curves}
     if asked is None:
@@ -93,8 +96,9 @@ def choose_metric(run_dirs: Sequence[Path], runs: Sequence[RunCurves], asked: st
 
 @default_style()
 def draw_runs(runs: Sequence[RunCurves], score: str, x: XAxis) -> "Figure":
-    """Draw loss, score (as `valid/bleu`; a loss has no panel of its own) and learning rate of runs
-    in panels above each other, with one legend.
+    """Draw loss, score and learning rate of runs in panels above each other, with one legend.
+
+    `score` is the logged name of a validation score, `valid/bleu`; a loss gets no panel of its own.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D

@@ -1,5 +1,7 @@
-"""`seq2seq find-lr`: the learning-rate range test (Smith 2017, "Cyclical Learning Rates"): training
-from a rate too low to learn anything to one too high; between them the loss falls fastest.
+"""`seq2seq find-lr`: the learning-rate range test (Smith 2017).
+
+"Cyclical Learning Rates for Training Neural Networks": training starts at a rate that is too low to
+learn anything, and ends at one that is too high. Between them lies where the loss falls fastest.
 """
 
 import functools
@@ -77,9 +79,10 @@ class RangeTest:
 
 
 def find_lr(config: Config, lowest: float, highest: float, updates: int) -> RangeTest | None:
-    """Train a new model, which is not kept, at rates that grow exponentially from `lowest` to
-    `highest`. None but in the main process of torchrun. Raises UserError as `train` does, and if
-    the loss diverges before there is a curve.
+    """Train a new model at rates that grow exponentially from `lowest` to `highest`.
+
+    Nothing is kept. Returns None in all processes of torchrun but the main one. Raises UserError as
+    `train` does, and if the loss diverges before there is a curve.
     """
     if lowest >= highest:
         raise UserError(f"--start-lr {lowest:g} must be lower than --end-lr {highest:g}")
@@ -87,8 +90,9 @@ def find_lr(config: Config, lowest: float, highest: float, updates: int) -> Rang
 
 
 def _update_at(lr: float, run: Run) -> float:
-    """Make the next update at another rate; return its cross-entropy per target token, or NaN if it
-    is not finite, and so not applied.
+    """Make the next update at another learning rate; return its cross-entropy per target token.
+
+    An update whose loss or gradient is not finite is not applied; NaN is returned.
     """
     batches = run.next_batches()
     training = {"lr": lr, "schedule": "constant"}
@@ -159,8 +163,10 @@ _LABEL = 9  # characters left of the axis
 def text_chart(
     curve: Sequence[tuple[float, float]], marks: Iterable[float], columns: int, dot: str
 ) -> str:
-    """Draw points (x, y) as `dot`s, x on a logarithmic axis, and `marks` as vertical lines, in at
-    most 100 columns. Points far above the first one, where a loss diverges, are left out.
+    """Draw the points (x, y), x on a logarithmic axis, and `marks`, which are vertical lines.
+
+    `dot` stands for a point. The chart is `columns` wide, but at most 100. If points are far above
+    the first one, where a loss diverges, they are left out, so that the rest can be seen.
     """
     width = max(10, min(columns, _MOST_COLUMNS) - _LABEL - 2)
     (first_x, first_y), last_x = curve[0], curve[-1][0]

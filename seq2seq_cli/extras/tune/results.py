@@ -37,8 +37,10 @@ def best_config(study: Study) -> Path:
 
 
 def write_best(study: Study) -> None:
-    """Write the config of the best trial: what differs from defaults, and the searched options and
-    the size, so that no preset is chosen, with a comment what each is worth.
+    """Write the config of the best trial; a comment at each searched option says what it is worth.
+
+    It has the options that differ from their defaults or were searched, and the size of the model,
+    so that no preset is chosen.
     """
     best, first = study.best, study.trials[0]
     assert best is not None, "the caller has checked it"

@@ -81,8 +81,9 @@ class Option:
 
 
 def search_space(given: Sequence[str], config: Config, check: Check) -> list[Option]:
-    """Return the options to search: the given ones (UserError for mistakes), or all of `DEFAULTS`
-    that the config takes.
+    """Return the options to search: the given ones, or all of `DEFAULTS` that the config takes.
+
+    Raises UserError for a mistake in a given one.
     """
     if given:
         options = [parse(one, config, check) for one in given]
@@ -100,8 +101,9 @@ def search_space(given: Sequence[str], config: Config, check: Check) -> list[Opt
 
 
 def parse(given: str, config: Config, check: Check) -> Option:
-    """Read `KEY=LOW..HIGH`, of which `x2` is a factor of the config's value, `KEY=A,B,C`, or a
-    `KEY` of `DEFAULTS`. Raises UserError.
+    """Read `KEY=LOW..HIGH`, `KEY=A,B,C`, or a `KEY` of `DEFAULTS`. Raises UserError for mistakes.
+
+    An end of a range may be a factor of the config's value: `x0.5..x2`.
     """
     name, equals, text = (part.strip() for part in given.partition("="))
     shown = f"--search {short(given)}"

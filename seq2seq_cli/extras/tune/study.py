@@ -130,9 +130,11 @@ class Study:
             trial.score, trial.loss = found.scores[self.metric], found.scores["loss"]
 
     def should_prune(self, trial: Trial, planned: int) -> bool:
-        """Return True if a trial is worse than the median of finished ones after the same share of
-        its `planned` updates, as these depend on the size of batches. The first third is spared,
-        where high rates and strong regularization look worse than they are.
+        """Return True if the best validation of a trial is worse than the median of finished ones.
+
+        They are compared after the same share of their updates, of which this trial will make
+        `planned`: numbers of updates and epochs depend on the size of batches. The first third is
+        spared, where high rates and strong regularization look worse than they are.
         """
         costs, finished = self.costs_of(trial), list(map(self.costs_of, self.finished))
         step = max(costs, default=0)

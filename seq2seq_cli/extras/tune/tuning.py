@@ -36,9 +36,10 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def tune(config: Config, folder: Path, hours: float, searched: Sequence[str]) -> Study:
-    """Search the options for so many hours in all, beginning with the config as it is; the same
-    call goes on with an interrupted one. Raises UserError if the config cannot be trained, for
-    mistakes in what is `searched`, and if no trial finishes in time; Interrupted as `train` does.
+    """Search the options for so many hours in all; the same call goes on with an interrupted one.
+
+    The first trial is the config as it is. Raises UserError if that cannot be trained, for mistakes
+    in what is `searched`, and if no trial has finished in time; Interrupted as `train` does.
     """
     if config.valid_text is None:
         raise UserError("tune needs data.valid, to compare trials")
@@ -99,8 +100,9 @@ def as_optuna(study: Study) -> optuna.Study:
 
 
 def propose(study: Study) -> Trial | None:
-    """Return the next trial, by Optuna's TPE (Bergstra et al. 2011; random until ten trials have
-    ended), or None.
+    """Return the next trial, by Optuna's TPE (Bergstra et al. 2011); None if it finds no new one.
+
+    The values are random until ten trials have ended.
     """
     made, number = as_optuna(study), len(study.trials) + 1
     space = {option.name: distribution(option) for option in study.options}
