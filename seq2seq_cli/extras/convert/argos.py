@@ -1,7 +1,5 @@
 """Reads packages of Argos Translate and LibreTranslate: .argosmodel files."""
 
-import shutil
-import stat
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -28,6 +26,7 @@ _MOST_FILES = 10_000
 _MOST_BYTES = 8 << 30  # of a package
 _MOST_RATIO = 50  # of a package's content and its own size; vocabularies compress well
 _SMALL = 64 * MEBIBYTE  # any package may contain so much
+_NEEDED = ("metadata.json", "sentencepiece.model", "bpe.model")
 # What Argos Translate asks of CTranslate2.
 _SEARCH: dict[str, Any] = {"beam_size": 4, "length_penalty": 0.2, "replace_unk": True}
 # Codes of LibreTranslate that are not of ISO 639.
@@ -62,18 +61,10 @@ def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
         raise refused(path, f"it would expand to more than {most:,} bytes")
     for entry in entries:
         name = PurePosixPath(entry.filename)
-        is_link = stat.S_ISLNK(entry.external_attr >> 16)
-        if name.is_absolute() or ".." in name.parts or "\\" in entry.filename or is_link:
+        if name.is_absolute() or ".." in name.parts or "\\" in entry.filename:
             raise refused(path, f"it has the path {short(entry.filename)!r}")
-        if entry.is_dir() or not {"model", name.name} & {"model", *_NEEDED} & set(name.parts):
-            continue
-        target = folder.joinpath(*name.parts)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(entry) as source, target.open("wb") as file:
-            shutil.copyfileobj(source, file)  # no more than file_size
-
-
-_NEEDED = ("metadata.json", "sentencepiece.model", "bpe.model")
+        if "model" in name.parts or name.name in _NEEDED:
+            archive.extract(entry, folder)  # no more than file_size; a link as a file
 
 
 def read(folder: Path) -> ForeignModel:
@@ -89,16 +80,11 @@ def read(folder: Path) -> ForeignModel:
         raise incomplete(folder, "it has no model/model.bin")
     spm = read_sentencepiece(folder / "sentencepiece.model")
     found = ctranslate2.read(model, (spm, spm))
-    found.decoding = {**found.decoding, **_SEARCH}
+    found.decoding |= _SEARCH
     prefix = metadata.get("target_prefix")
     if isinstance(prefix, str) and prefix:
         found.notes.append(f"target_prefix {short(prefix)!r} has no equivalent")
-    found.languages = _languages(metadata)
-    return found
-
-
-def _languages(metadata: dict[str, Any]) -> LanguagePair | None:
     codes = [metadata.get("from_code"), metadata.get("to_code")]
     if all(isinstance(code, str) and 2 <= len(code) <= 12 for code in codes):
-        return LanguagePair(*(_CODES.get(str(code), str(code)) for code in codes))
-    return None
+        found.languages = LanguagePair(*(_CODES.get(str(code), str(code)) for code in codes))
+    return found

@@ -5,7 +5,7 @@ V vocabulary, D d_model, F d_ff.
 
 import math
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
+from seq2seq_cli.model.positions import sinusoidal_positions
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.sentencepiece_tokenizer import open_model
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, Tokenizers
@@ -40,6 +41,14 @@ class Vocabulary(NamedTuple):
     pad: int | None = None  # never produced, so the run has no such row
 
 
+class Positions(NamedTuple):
+    """How a table of positional encodings was made."""
+
+    has_halves: bool  # sines before cosines, not alternating
+    base: float
+    offset: int
+
+
 @dataclass
 class ForeignModel:
     """Weights under the run's names, in fp32, with the rows of vocabularies in their own order."""
@@ -49,9 +58,9 @@ class ForeignModel:
     src: Vocabulary
     tgt: Vocabulary  # the same object if the vocabulary is shared
     dialect: Dialect
+    positions: Positions
     sentencepiece: tuple[bytes, bytes] | None = None  # of source and target
     tokenizers: Tokenizers | None = None  # of an export of this program
-    has_halves: bool = True  # sines before cosines, not alternating
     is_eos_given: bool = False  # to CTranslate2 by its caller, after every source
     decoding: dict[str, Any] = field(default_factory=dict)  # options of section decoding
     bad_words: Sequence[Sequence[int]] = ()  # target ids that no translation contains
@@ -83,11 +92,15 @@ class Names:
             expected in (None, size) for expected, size in zip(shape, array.shape, strict=True)
         )
         if not fits or array.dtype.kind not in "fiu":
+            found = list(array.shape)
             raise UserError(
-                f"{self.path} does not fit its configuration: {name} has the shape "
-                f"{list(array.shape)}"
+                f"{self.path} does not fit its configuration: {name} has the shape {found}"
             )
         return np.ascontiguousarray(array, np.float32)
+
+    def take_or_zeros(self, name: str, *shape: int) -> Array:
+        array = self.take_optional(name, *shape)
+        return np.zeros(shape, np.float32) if array is None else array
 
 
 def number(value: object, name: str, path: Path, least: int = 1, most: int = 1 << 20) -> int:
@@ -177,28 +190,29 @@ def tags_of(vocabulary: Vocabulary) -> tuple[str, ...]:
 
 def own_tokenizers(folder: Path) -> Tokenizers | None:
     """Return the tokenizers of an exported model; None if the folder has none."""
-    run = RunFolder(folder)
-    one, (src, tgt) = run.new_tokenizer_paths(is_one=True)[0], run.new_tokenizer_paths(is_one=False)
-    if one.is_file():
-        tokenizer = Tokenizer.load(one)
-        return Tokenizers(tokenizer, tokenizer)
-    if src.is_file() and tgt.is_file():
-        first, second = Tokenizer.load(src), Tokenizer.load(tgt)
-        if first.pieces() == second.pieces():
-            second = Tokenizer.load(tgt, first)
-        return Tokenizers(first, second)
-    return None
+    src_path, tgt_path = RunFolder(folder).tokenizer_paths(shared=True)
+    if not (src_path.is_file() and tgt_path.is_file()):
+        return None
+    src = Tokenizer.load(src_path)
+    tgt = src if src_path == tgt_path else Tokenizer.load(tgt_path)
+    if tgt.pieces() == src.pieces() and tgt is not src:
+        tgt = Tokenizer.load(tgt_path, src)
+    return Tokenizers(src, tgt)
 
 
-def own_vocabulary(tokenizer: Tokenizer, size: int, path: Path) -> Vocabulary:
-    """Return the vocabulary of a tokenizer; UserError if the weights have other rows."""
-    if len(tokenizer) != size:
-        raise UserError(f"{path} does not fit its tokenizer, which has {len(tokenizer):,} entries")
-    return Vocabulary(tuple(tokenizer.pieces()), UNK_ID, EOS_ID, BOS_ID)
+def own_vocabularies(
+    tokenizers: Tokenizers, sizes: tuple[int, int], path: Path
+) -> tuple[Vocabulary, Vocabulary]:
+    """Return the vocabularies of tokenizers; UserError if the weights have other rows."""
+    for tokenizer, size in zip(tokenizers, sizes, strict=True):
+        if (length := len(tokenizer)) != size:
+            raise UserError(f"{path} does not fit its tokenizer, which has {length:,} entries")
+    src, tgt = (Vocabulary(tuple(t.pieces()), UNK_ID, EOS_ID, BOS_ID) for t in tokenizers)
+    return src, src if tokenizers.is_shared else tgt
 
 
 # Activations by their names in other programs, and a number a with f(x) = ours(a x) / a.
-ACTIVATIONS = {
+_ACTIVATIONS = {
     "relu": ("relu", 1.0),
     "gelu": ("gelu", 1.0),
     "swish": ("silu", 1.0),
@@ -207,33 +221,30 @@ ACTIVATIONS = {
 }
 
 
-def fold_activation(weights: dict[str, Array], factor: float) -> None:
-    """Make f(x) = silu(a x) / a from silu: exactly, in the layers before and after it."""
+def fold_activation(weights: dict[str, Array], name: str, path: Path) -> str:
+    """Return our name of an activation; UserError if a run has none like it.
+
+    f(x) = silu(a x) / a is made from silu: exactly, in the layers before and after it.
+    """
+    if name not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise refuse(path, f"the activation {short(name)}", f"runs have {known}")
+    ours, factor = _ACTIVATIONS[name]
     if factor != 1.0:
         for name in weights:
             if ".feed_forward.expand." in name:
                 weights[name] = weights[name] * np.float32(factor)
             elif name.endswith(".feed_forward.contract.weight"):
                 weights[name] = weights[name] / np.float32(factor)
+    return ours
 
 
-def table_of_positions(count: int, d_model: int, base: float, offset: int) -> NDArray[np.float64]:
-    """Return encodings of positions, (count, D), with sines before cosines, as other programs."""
-    rates = base ** (-np.arange(d_model // 2) * 2 / d_model)
-    angles = (np.arange(count) + offset)[:, None] * rates
-    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+def positions_of(tables: Iterable[Array | None], default: Positions, path: Path) -> Positions:
+    """Return the positions of encoder and decoder; UserError if they differ.
 
-
-class Positions(NamedTuple):
-    """How a table of positional encodings was made."""
-
-    has_halves: bool
-    base: float
-    offset: int
-
-
-def one_for_both(found: set[Positions], path: Path) -> Positions:
-    """Return the positions of encoder and decoder; UserError if they differ."""
+    `default` are those that the other program computes if it has stored no table.
+    """
+    found = {default if table is None else fit_positions(table, path) for table in tables}
     if len(found) > 1:
         raise refuse(path, "different positions in encoder and decoder", "a run has one")
     return found.pop()
@@ -245,29 +256,29 @@ _MOST_LOG_BASE = math.log(1e12)
 
 def _base_of(table: NDArray[np.float64]) -> Iterator[float]:
     """Yield the base, to four digits, as the second angle of two positions has it."""
-    half = table.shape[1] // 2
-    if len(table) > 2 and half > 1:
-        angles = np.arctan2(table[1:3, 1], table[1:3, half + 1])
+    count, d_model = table.shape
+    if count > 2 and d_model > 2:
+        angles = np.arctan2(table[1:3, 2], table[1:3, 3])
         rate = (angles[1] - angles[0]) % (2 * math.pi)
-        if 0 < rate < 1 and (log_base := -half * math.log(rate)) < _MOST_LOG_BASE:
+        if 0 < rate < 1 and (log_base := -d_model / 2 * math.log(rate)) < _MOST_LOG_BASE:
             yield float(f"{math.exp(log_base):.4g}")
 
 
 def fit_positions(table: NDArray[Any], path: Path) -> Positions:
     """Find layout, base and offset of a table, (positions, D); UserError if none of these fits."""
     stored = np.asarray(table, np.float64)[:_MOST_POSITIONS]
-    d_model = stored.shape[1]
-    if not len(stored) or d_model % 2:
+    count, d_model = stored.shape
+    if not count or d_model % 2:
         raise damaged(path, "its table of positions does not fit")
     bits = np.ascontiguousarray(table, np.float32).view(np.uint32)
     is_bf16 = not (bits & 0xFFFF).any()
     tolerance = 8e-3 if is_bf16 else 2e-3 if not (bits & 0x1FFF).any() else 5e-4  # fp16, fp32
-    pairs = stored.reshape(len(stored), -1, 2).transpose(0, 2, 1).reshape(stored.shape)
-    for has_halves, halves in ((True, stored), (False, pairs)):
-        for base in (10_000.0, marian_base(d_model), *_base_of(halves)):
+    alternating = stored.reshape(count, 2, -1).transpose(0, 2, 1).reshape(stored.shape)
+    for has_halves, pairs in ((True, alternating), (False, stored)):
+        for base in (10_000.0, marian_base(d_model), *_base_of(pairs)):
             for offset in (0, 1, 2):
-                computed = table_of_positions(len(stored), d_model, base, offset)
+                computed = sinusoidal_positions(offset, offset + count, d_model, base=base)
                 # A padding position may be zero, and a run computes what the table has.
-                if np.abs(computed - halves).max(initial=0.0) <= tolerance:
+                if np.abs(computed.numpy() - pairs).max(initial=0.0) <= tolerance:
                     return Positions(has_halves, base, offset)
     raise refuse(path, "a table of positions that is no known sinusoid", "runs learn no positions")

@@ -12,7 +12,6 @@ import numpy as np
 from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import (
-    ACTIVATIONS,
     MOST_ENTRIES,
     MOST_LAYERS,
     Array,
@@ -22,13 +21,12 @@ from seq2seq_cli.extras.convert.foreign import (
     Vocabulary,
     damaged,
     entries_by_id,
-    fit_positions,
     fold_activation,
     incomplete,
     number,
-    one_for_both,
     own_tokenizers,
-    own_vocabulary,
+    own_vocabularies,
+    positions_of,
     probability,
     read_object,
     read_sentencepiece,
@@ -47,6 +45,9 @@ _NOT_SEARCHED = (
     *("num_beam_groups", "diversity_penalty"),
     *("encoder_no_repeat_ngram_size", "forced_bos_token_id"),
 )
+# Numbers of the search with their ranges here, always and with do_sample.
+_NUMBERS = {"length_penalty": (0.0, 10.0), "repetition_penalty": (1.0, 1e3)}
+_OF_SAMPLING = {"temperature": (1e-6, 1e3), "top_p": (1e-6, 1.0)}
 _LONGEST = 512  # positions of OPUS-MT
 
 
@@ -62,35 +63,37 @@ def read(folder: Path) -> ForeignModel:
     tokenizer_options = read_object(folder / "tokenizer_config.json", is_optional=True)
     has_marians = tokenizer_options.get("tokenizer_class") == "MarianTokenizer"
     _check(config, path, is_exported=has_marians or tokenizers is not None)
-    names, has_halved_precision = _tensors(folder)
+    notes: list[str] = []
+    names = _tensors(folder, notes)
     search = config | read_object(folder / "generation_config.json", is_optional=True)
-    src_size = number(config.get("vocab_size"), "vocab_size", path, 4, MOST_ENTRIES)
+    src_size = tgt_size = number(config.get("vocab_size"), "vocab_size", path, 4, MOST_ENTRIES)
     is_one = config.get("share_encoder_decoder_embeddings", True) is not False
-    tgt_size = src_size
     if not is_one:
         given = config.get("decoder_vocab_size") or src_size
         tgt_size = number(given, "decoder_vocab_size", path, 4, MOST_ENTRIES)
-    weights, options, positions = _weights(names, config, path, src_size, tgt_size, is_one)
+    sizes, sentencepiece = (src_size, tgt_size), None
+    weights, options = _weights(names, config, path, sizes, is_one)
     if tokenizers is not None:
-        src = own_vocabulary(tokenizers.src, src_size, path)
-        tgt = src if tokenizers.is_shared else own_vocabulary(tokenizers.tgt, tgt_size, path)
-        sentencepiece = None
+        src, tgt = own_vocabularies(tokenizers, sizes, path)
     else:
-        src, tgt = _vocabularies(folder, config, tokenizer_options, src_size, tgt_size)
-        sentencepiece = (
-            read_sentencepiece(folder / "source.spm"),
-            read_sentencepiece(folder / "target.spm"),
-        )
-    notes = ["weights in half precision were read as they are"] if has_halved_precision else []
+        src, tgt = _vocabularies(folder, config, tokenizer_options, sizes)
+        source, target = folder / "source.spm", folder / "target.spm"
+        sentencepiece = read_sentencepiece(source), read_sentencepiece(target)
+    tables = (f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
+    computed = Positions(has_halves=True, base=10_000.0, offset=0)  # if none is saved
     model = ForeignModel(
         weights=weights,
-        model={**options, "position_base": positions.base, "position_offset": positions.offset},
+        model=options,
         src=src,
         tgt=tgt,
         dialect="Hugging Face",
+        positions=positions_of(
+            [names.take_optional(table, None, options["d_model"]) for table in tables],
+            computed,
+            names.path,
+        ),
         sentencepiece=sentencepiece,
         tokenizers=tokenizers,
-        has_halves=positions.has_halves,
         languages=_languages(tokenizer_options),
         tags=tags_of(src),
         notes=notes,
@@ -102,6 +105,8 @@ def read(folder: Path) -> ForeignModel:
 def _check(config: dict[str, Any], path: Path, *, is_exported: bool) -> None:
     """Refuse by name what is no MarianMT model; this program exports pre-norm models as Pegasus."""
     kind = config.get("model_type")
+    if kind == "marian" or (kind == "pegasus" and is_exported):
+        return
     of_t5 = "its relative position biases and RMSNorm have no option here"
     of_bart = "its learned positions and embedding norm have no option here"
     reasons = {
@@ -110,63 +115,60 @@ def _check(config: dict[str, Any], path: Path, *, is_exported: bool) -> None:
         "m2m_100": "its tokenizer puts language codes around the text",
         "pegasus": "its tokenizer is not known here",
     }
-    if kind == "marian" or (kind == "pegasus" and is_exported):
-        return
     reason = reasons.get(str(kind), "only MarianMT can be imported")
     raise refuse(path, f"model_type {short(str(kind))}", reason)
 
 
-def _tensors(folder: Path) -> tuple[Names, bool]:
-    """Return all tensors, and whether any of them has half precision."""
+def _tensors(folder: Path, notes: list[str]) -> Names:
+    """Return all tensors; note if any of them has half precision."""
     path = next(folder / name for name in _WEIGHTS if (folder / name).is_file())
-    if path.suffix != ".json":
-        tensors, has_halves = _read_weights(path)
-        return Names(tensors, path), has_halves
-    tensors, has_halves = {}, False
-    files = read_object(path).get("weight_map")
-    if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-        raise damaged(path, "it has no table of weights")
+    files = None  # by the names of their tensors
+    if path.suffix == ".json":
+        files = read_object(path).get("weight_map")
+        if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+            raise damaged(path, "it has no table of weights")
     here = {entry.name for entry in folder.iterdir()}
-    for file in sorted({*files.values()}):
+    tensors: dict[str, Array] = {}
+    for file in [path.name] if files is None else sorted({*files.values()}):
         if file not in here:
             raise incomplete(path, f"its folder has no file {short(file)}")
-        read, is_half = _read_weights(folder / file)
-        tensors |= {name: array for name, array in read.items() if files.get(name) == file}
-        has_halves |= is_half
-    return Names(tensors, path), has_halves
+        read, dtypes = _read_weights(folder / file)
+        tensors |= {n: array for n, array in read.items() if files is None or files.get(n) == file}
+        if not dtypes.isdisjoint(("float16", "bfloat16")):
+            notes[:] = ["weights in half precision were read as they are"]
+    return Names(tensors, path)
 
 
-def _read_weights(path: Path) -> tuple[dict[str, Array], bool]:
-    """Return the tensors of a file in fp32, and whether any of them has half precision."""
+def _read_weights(path: Path) -> tuple[dict[str, Array], set[str]]:
+    """Return the tensors of a file in fp32, and their types in the file."""
     if path.suffix == ".safetensors":
         stored = {n: t for n, t in read_weight_file(path).tensors.items() if t.dtype in FLOATS}
-        has_halves = any(tensor.dtype in ("float16", "bfloat16") for tensor in stored.values())
-        return {name: as_float32(tensor) for name, tensor in stored.items()}, has_halves
+        return {n: as_float32(t) for n, t in stored.items()}, {t.dtype for t in stored.values()}
     import torch
 
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # PyTorch raises any type for a damaged file
-        raise UserError(f"{path} is damaged ({short(str(error))})") from None
+        raise damaged(path, short(str(error))) from None
     if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor)
         for name, tensor in tensors.items()
     ):
         raise damaged(path, "it is not a table of weights")
+    dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         is_whole = tensor.layout is torch.strided and tensor.device.type == "cpu"
-        is_whole &= str(tensor.dtype).removeprefix("torch.") in FLOATS  # not quantized
+        is_whole &= dtypes[name] in FLOATS  # not quantized
         # An expanded tensor has more numbers than the file.
         if not is_whole or tensor.nbytes > tensor.untyped_storage().nbytes():
             raise damaged(path, f"{short(name)} is not a complete floating-point tensor")
-    has_halves = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors.values())
-    return {name: t.detach().float().numpy() for name, t in tensors.items()}, has_halves
+    return {n: t.detach().float().numpy() for n, t in tensors.items()}, {*dtypes.values()}
 
 
 def _weights(
-    names: Names, config: dict[str, Any], path: Path, src_size: int, tgt_size: int, is_one: bool
-) -> tuple[dict[str, Array], dict[str, Any], Positions]:
-    """Return the weights under our names, the options of the model, and its positions."""
+    names: Names, config: dict[str, Any], path: Path, sizes: tuple[int, int], is_one: bool
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the weights under our names, and the options of the model."""
     d_model = number(config.get("d_model"), "d_model", path, 2, 65_536)
     layers = {
         side: number(config.get(f"{side}_layers"), f"{side}_layers", path, 1, MOST_LAYERS)
@@ -177,27 +179,18 @@ def _weights(
             raise refuse(path, f"different {name} in encoder and decoder", "a run has one number")
     heads = number(config.get("encoder_attention_heads"), "encoder_attention_heads", path)
     d_ff = number(config.get("encoder_ffn_dim"), "encoder_ffn_dim", path)
-    activation = str(config.get("activation_function"))
-    if activation not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise refuse(path, f"the activation {short(activation)}", f"runs have {known}")
     is_pre_norm = config.get("model_type") == "pegasus"
-    weights: dict[str, Array] = {}
-    positions = _positions(names, d_model)
     is_tied = config.get("tie_word_embeddings", True) is not False
-    _embeddings(names, weights, (src_size, tgt_size, d_model), is_one, is_tied)
-    lm_head = names.take_optional("lm_head.weight", tgt_size, d_model)
+    weights = _embeddings(names, (*sizes, d_model), is_one, is_tied)
+    lm_head = names.take_optional("lm_head.weight", sizes[1], d_model)
     if not is_tied and lm_head is not None:
         weights["projection.weight"] = lm_head
-    bias = names.take_optional("final_logits_bias", 1, tgt_size)
-    weights["projection.bias"] = np.zeros(tgt_size, np.float32) if bias is None else bias[0]
+    weights["projection.bias"] = names.take_or_zeros("final_logits_bias", 1, sizes[1])[0]
     for part in parts_of(layers.items(), is_pre_norm=is_pre_norm):
         shape = shape_of(part.ours, d_model, d_ff)
         weights[f"{part.ours}.weight"] = names.take(f"{part.huggingface}.weight", *shape)
         weights[f"{part.ours}.bias"] = names.take(f"{part.huggingface}.bias", shape[0])
-    ours, factor = ACTIVATIONS[activation]
-    fold_activation(weights, factor)
-    options = {
+    return weights, {
         "d_model": d_model,
         "heads": heads,
         "layers": layers,
@@ -205,58 +198,43 @@ def _weights(
         "dropout": probability(config.get("dropout", 0.1)),
         "attention_dropout": probability(config.get("attention_dropout", 0.0)),
         "activation_dropout": probability(config.get("activation_dropout", 0.0)),
-        "activation": ours,
+        "activation": fold_activation(weights, str(config.get("activation_function")), path),
         "norm": "pre" if is_pre_norm else "post",
         "embedding_scale": config.get("scale_embedding") is True,
         "tie_embeddings": "projection.weight" not in weights,
     }
-    return weights, options, positions
-
-
-def _positions(names: Names, d_model: int) -> Positions:
-    """Take the stored tables, which transformers computes when it saves none."""
-    computed, found = Positions(has_halves=True, base=10_000.0, offset=0), set()
-    for side in ("encoder", "decoder"):
-        table = names.take_optional(f"model.{side}.embed_positions.weight", None, d_model)
-        found.add(computed if table is None else fit_positions(table, names.path))
-    return one_for_both(found, names.path)
 
 
 def _embeddings(
-    names: Names,
-    weights: dict[str, Array],
-    sizes: tuple[int, int, int],
-    is_one: bool,
-    is_tied: bool,
-) -> None:
+    names: Names, sizes: tuple[int, int, int], is_one: bool, is_tied: bool
+) -> dict[str, Array]:
     """Take the embeddings, one matrix if both sides share it; untied ones may differ from it."""
     src_size, tgt_size, d_model = sizes
     shared = names.take_optional("model.shared.weight", src_size, d_model)
     src = names.take_optional("model.encoder.embed_tokens.weight", src_size, d_model)
     tgt = names.take_optional("model.decoder.embed_tokens.weight", tgt_size, d_model)
     if is_one and (is_tied or src is None or tgt is None):
-        found = next((array for array in (shared, src, tgt) if array is not None), None)
-        src = tgt = found
+        src = tgt = next((array for array in (shared, src, tgt) if array is not None), None)
     if src is None or tgt is None:
         raise incomplete(names.path, "it lacks the weights of embeddings")
-    weights["tgt_embedding.weight"] = tgt
-    if not (is_one and np.array_equal(src, tgt)):
-        weights["src_embedding.weight"] = src
+    if is_one and np.array_equal(src, tgt):
+        return {"tgt_embedding.weight": tgt}
+    return {"tgt_embedding.weight": tgt, "src_embedding.weight": src}
 
 
 def _vocabularies(
-    folder: Path, config: dict[str, Any], options: dict[str, Any], src_size: int, tgt_size: int
+    folder: Path, config: dict[str, Any], options: dict[str, Any], sizes: tuple[int, int]
 ) -> tuple[Vocabulary, Vocabulary]:
     """Read vocab.json, and target_vocab.json if the sides have separate vocabularies."""
     path = folder / "vocab.json"
     if not (folder / "source.spm").is_file() and not path.is_file():
         raise UserError(f"{folder} has no tokenizer: source.spm, target.spm and vocab.json")
-    separate = folder / "target_vocab.json"
-    is_separate = options.get("separate_vocabs") is True or src_size != tgt_size
-    src = _vocabulary(path, config, options, src_size, is_target=not is_separate)
+    is_separate = options.get("separate_vocabs") is True or sizes[0] != sizes[1]
+    src = _vocabulary(path, config, options, sizes[0], is_target=not is_separate)
     if not is_separate:
         return src, src
-    return src, _vocabulary(separate, config, options, tgt_size, is_target=True)
+    path = folder / "target_vocab.json"
+    return src, _vocabulary(path, config, options, sizes[1], is_target=True)
 
 
 def _vocabulary(
@@ -269,7 +247,9 @@ def _vocabulary(
     if unk not in ids:
         raise UserError(f"{path} has no entry {short(unk)} for unknown tokens")
     where = path.with_name("config.json")
-    eos = number(_first(config.get("eos_token_id")), "eos_token_id", where, 0, size - 1)
+    eos = config.get("eos_token_id")
+    eos = eos[0] if isinstance(eos, list) and len(eos) == 1 else eos
+    eos = number(eos, "eos_token_id", where, 0, size - 1)
     start, pad = config.get("decoder_start_token_id"), config.get("pad_token_id")
     if not is_target:  # the source has neither
         eos, pad = ids.get("</s>", eos), ids.get("<pad>", pad)
@@ -277,11 +257,7 @@ def _vocabulary(
         return Vocabulary(pieces, ids[unk], eos, None, pad if in_range else None)
     start = number(start, "decoder_start_token_id", where, 0, size - 1)
     pad = None if pad is None else number(pad, "pad_token_id", where, 0, size - 1)
-    return Vocabulary(pieces, ids[unk], eos, start, None if pad == start else pad)
-
-
-def _first(ids: object) -> object:
-    return ids[0] if isinstance(ids, list) and len(ids) == 1 else ids
+    return Vocabulary(pieces, ids[unk], eos, start, pad)
 
 
 def _languages(options: dict[str, Any]) -> LanguagePair | None:
@@ -289,24 +265,6 @@ def _languages(options: dict[str, Any]) -> LanguagePair | None:
     if all(isinstance(code, str) and 2 <= len(code) <= 3 and code.isalpha() for code in codes):
         return LanguagePair(*(str(code).lower() for code in codes))
     return None
-
-
-def _add_sampling(model: ForeignModel, search: dict[str, Any]) -> None:
-    """Add how to sample; transformers samples from 50 tokens unless told otherwise."""
-    if model.decoding.get("beam_size", 1) != 1:
-        model.notes.append("do_sample with num_beams has no equivalent")
-        return
-    model.decoding["sampling"] = True
-    top_k = search.get("top_k", 50)
-    if isinstance(top_k, int) and top_k > 0:
-        model.decoding["top_k"] = top_k
-    for name, least, most in (("temperature", 1e-6, 1e3), ("top_p", 1e-6, 1.0)):
-        value = search.get(name)
-        value = 1.0 if value is None else value
-        if isinstance(value, int | float) and least <= value <= most:
-            model.decoding[name] = float(value)
-        else:
-            model.notes.append(f"{name} {value} has no equivalent")
 
 
 def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, Any]) -> None:
@@ -319,33 +277,39 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
     if isinstance(longest, int):
         most = min(longest, positions) if isinstance(positions, int) else longest
     # The length counts the start token and EOS, which every translation ends with.
-    model.decoding = {"max_len_factor": 0.0, "max_len_extra": min(max(most - 2, 1), 10_000)}
+    longest = min(max(most - 2, 1), 10_000)
+    decoding = model.decoding = {"max_len_factor": 0.0, "max_len_extra": longest}
     model.max_length = max(1, positions - 1) if isinstance(positions, int) else _LONGEST - 1
     if isinstance(beam, int) and 1 <= beam <= 1_000:
-        model.decoding["beam_size"] = beam
-    for name, least, most_value in (
-        ("length_penalty", 0.0, 10.0),
-        ("repetition_penalty", 1.0, 1e3),
-    ):
+        decoding["beam_size"] = beam
+    given = dict(_NUMBERS)
+    if search.get("do_sample") is True:
+        if decoding.get("beam_size", 1) == 1:
+            decoding["sampling"] = True
+            given |= _OF_SAMPLING
+        else:
+            model.notes.append("do_sample with num_beams has no equivalent")
+    for name, (least, most_value) in given.items():
         value = search.get(name)
-        if isinstance(value, int | float) and value != 1.0:
-            if least <= value <= most_value:
-                model.decoding[name] = float(value)
-            else:
-                model.notes.append(f"{name} {value} has no equivalent")
+        if value in (None, 1.0):
+            continue
+        if isinstance(value, int | float) and least <= value <= most_value:
+            decoding[name] = float(value)
+        else:
+            model.notes.append(f"{name} {value} has no equivalent")
     for name in _NOT_SEARCHED:
         if isinstance(value := search.get(name), int | float) and value not in (0, 1):
             model.notes.append(f"{name} {value} has no equivalent")
     shortest = search.get("min_new_tokens")
     if shortest is None and isinstance(minimum := search.get("min_length"), int):
         shortest = minimum - 1  # without the start token
-    if isinstance(shortest, int) and shortest > 0:
-        model.decoding["min_len_extra"] = min(shortest, model.decoding["max_len_extra"])
-    if search.get("do_sample") is True:
-        _add_sampling(model, search)
+    if isinstance(shortest, int):
+        shortest = min(shortest, longest)
+    # transformers samples from 50 tokens unless told otherwise.
+    top_k = search.get("top_k", 50) if "sampling" in decoding else None
     size = search.get("no_repeat_ngram_size")
-    if isinstance(size, int) and size > 0:
-        model.decoding["no_repeat_ngram_size"] = size
+    counts = {"min_len_extra": shortest, "top_k": top_k, "no_repeat_ngram_size": size}
+    decoding |= {n: value for n, value in counts.items() if isinstance(value, int) and value > 0}
     special = {model.tgt.start, model.tgt.pad, model.tgt.unk}
     words = search.get("bad_words_ids")
     model.bad_words = [

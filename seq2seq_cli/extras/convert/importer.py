@@ -1,7 +1,6 @@
 """import_model(): from another program's model to a run folder, compared with that program."""
 
 import importlib.util
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -31,15 +30,8 @@ _DIALECTS = {
 }
 # Files of a hub that are read; others, such as weights for TensorFlow, are not downloaded.
 _HUB_FILES = (
-    "*.json",
-    "*.spm",
-    "*.model",
-    "model.safetensors",
-    "model-*.safetensors",
-    "model.bin",
-    "*.txt",
-    "*.yml",
-    "*.npz",
+    *("*.json", "*.txt", "*.yml", "*.spm", "*.model"),
+    *("model.safetensors", "model-*.safetensors", "model.bin", "*.npz"),
 )
 
 
@@ -63,12 +55,20 @@ def import_model(
         if langs is not None:
             model.languages = languages_from_option(langs)
         try:
-            orders = write(model, part, _record(source, name, model))
+            record = {"from": short(source), "format": name, "dialect": model.dialect}
+            orders = write(model, part, {**record, "notes": model.notes})
         except UserError as error:  # which names files of the folder that is then removed
             what = str(error).replace(f"{part}/", "")
             raise UserError(f"{source} cannot become a run: {what}") from None
         compared = _verify(name, folder, model, part, orders, verify, text)
-    return "\n".join(_report(source, run_dir, name, model, compared))
+    return "\n".join(
+        [
+            f"imported {source}, {FORMATS[name][1]}, to {run_dir}",
+            f"dialect: {model.dialect} ({_DIALECTS[model.dialect]})",
+            f"comparison: {compared}",
+            *(f"note: {note}" for note in dict.fromkeys(model.notes)),
+        ]
+    )
 
 
 def _local(source: str) -> Path:
@@ -78,7 +78,7 @@ def _local(source: str) -> Path:
     """
     path = Path(source)
     is_path = path.exists() or path.parent.is_dir()
-    if is_path or source.count("/") != 1 or source.startswith((".", "~", "/")):
+    if is_path or source.count("/") != 1 or source.startswith((".", "~")):
         return path
     plugins.require("huggingface_hub", "hub", f"{source}, which is no folder here but on a hub,")
     from seq2seq_cli.extras.hub.hub import hub_api, hub_errors
@@ -102,10 +102,6 @@ def _format_of(path: Path) -> str:
         f"{path} is not a model to import: give a folder of transformers (config.json "
         "and weights), of Marian (.npz) or of CTranslate2 (model.bin), or an .argosmodel"
     )
-
-
-def _record(source: str, name: str, model: ForeignModel) -> dict[str, object]:
-    return {"from": short(source), "format": name, "dialect": model.dialect, "notes": model.notes}
 
 
 def _verify(
@@ -135,14 +131,3 @@ def _verify(
         return verifying.verify_marian(folder, model, translator, orders, text)
     inner = folder / "model" if name == "argos" else folder
     return verifying.verify_ctranslate2(inner, model, translator, orders, text)
-
-
-def _report(
-    source: str, run_dir: Path, name: str, model: ForeignModel, compared: str
-) -> Sequence[str]:
-    return [
-        f"imported {source}, {FORMATS[name][1]}, to {run_dir}",
-        f"dialect: {model.dialect} ({_DIALECTS[model.dialect]})",
-        f"comparison: {compared}",
-        *(f"note: {note}" for note in dict.fromkeys(model.notes)),
-    ]

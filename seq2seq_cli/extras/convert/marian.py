@@ -4,8 +4,10 @@ Sources: marian-nmt/marian-dev, and the converters of transformers and CTranslat
 V vocabulary, D d_model, F d_ff.
 """
 
+import filecmp
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from seq2seq_cli.extras.convert.foreign import (
     Array,
     ForeignModel,
     Names,
+    Positions,
     Vocabulary,
     damaged,
     entries_by_id,
@@ -33,13 +36,21 @@ from seq2seq_cli.extras.convert.foreign import (
     unzipping,
 )
 from seq2seq_cli.extras.export.marian import marian_base
-from seq2seq_cli.extras.export.weights import parts_of, shape_of
+from seq2seq_cli.extras.export.weights import Part, parts_of, shape_of
 from seq2seq_cli.files import MEBIBYTE, read_bounded, reading
 
 _SPECIAL = "special:model.yml"
 _EPSILON = 1e-9  # of LayerNorm: src/graph/expression_operators.cpp
-# Marian's gelu is x · sigmoid(1.702 x).
-_ACTIVATIONS = {"relu": ("relu", 1.0), "swish": ("silu", 1.0), "gelu": ("silu", 1.702)}
+# What has no option here, with the values that models without it have.
+_UNKNOWN = {
+    "transformer-no-projection": (False, "no output projection in attention"),
+    "transformer-train-position-embeddings": (False, "learned positions"),
+    "transformer-ffn-depth": (2, "feed-forward networks of another depth"),
+    "transformer-tied-layers": ([], "tied layers"),
+    "right-left": (False, "a decoder from right to left"),
+    "lemma-dim-emb": (0, "factored vocabularies"),
+    "ulr": (False, "universal embeddings"),
+}
 
 
 def detect(folder: Path) -> bool:
@@ -56,24 +67,23 @@ def read(folder: Path) -> ForeignModel:
     text = tensors.pop(_SPECIAL).tobytes().rstrip(b"\0").decode("utf-8", "replace")
     options = _options(text, path)
     _check(options, path)
-    names = Names(tensors, path)
-    weights, model = _weights(names, options, path)
+    weights, model = _weights(Names(tensors, path), options, path)
     tgt_weight = weights["tgt_embedding.weight"]
     sizes = len(weights.get("src_embedding.weight", tgt_weight)), len(tgt_weight)
     paths = vocabulary_paths(folder, decoder)
-    src = _vocabulary(paths[0], sizes[0])
-    contents = [read_bounded(each, 64 * MEBIBYTE) for each in paths]
-    is_one = contents[0] == contents[1]
-    tgt = src if is_one else _vocabulary(paths[1], sizes[1])
-    is_spm = paths[0].suffix == ".spm"
-    spm = paths if is_spm else (folder / "source.spm", folder / "target.spm")
+    src, (source, target) = _vocabulary(paths[0], sizes[0]), paths
+    is_one = filecmp.cmp(source, target, shallow=False)
+    tgt = src if is_one else _vocabulary(target, sizes[1])
+    if source.suffix != ".spm":
+        source, target = folder / "source.spm", folder / "target.spm"
     found = ForeignModel(
         weights=weights,
         model=model,
         src=src,
         tgt=tgt,
         dialect="Marian",
-        sentencepiece=(read_sentencepiece(spm[0]), read_sentencepiece(spm[1])),
+        positions=Positions(has_halves=True, base=marian_base(model["d_model"]), offset=0),
+        sentencepiece=(read_sentencepiece(source), read_sentencepiece(target)),
         tags=tags_of(src),
     )
     _add_search(found, {**options, **decoder})
@@ -119,9 +129,7 @@ def decoder_options(folder: Path) -> dict[str, Any]:
     path = folder / "decoder.yml"
     if not path.is_file():
         return {}
-    with reading(path):
-        text = read_bounded(path, MEBIBYTE).decode("utf-8", "replace")
-    return _options(text, path)
+    return _options(_text(path, MEBIBYTE), path)
 
 
 def _options(text: str, path: Path) -> dict[str, Any]:
@@ -157,24 +165,13 @@ def _check(options: dict[str, Any], path: Path) -> None:
         raise refuse(path, f"the type {short(str(options['type']))}", "only transformer is read")
     decoder = options.get("transformer-decoder-autoreg", "self-attention")
     if decoder == "rnn":
-        cell = str(options.get("dec-cell", "gru")).upper()
-        raise refuse(path, f"an {cell} in its decoder", "a run's decoder has self-attention")
+        decoder = str(options.get("dec-cell", "gru")).upper()
     if decoder != "self-attention":
         raise refuse(path, f"the decoder {short(str(decoder))}", "a run's has self-attention")
-    expected = {
-        "transformer-no-projection": (False, "no output projection in attention"),
-        "transformer-train-position-embeddings": (False, "learned positions"),
-        "transformer-ffn-depth": (2, "feed-forward networks of another depth"),
-        "transformer-tied-layers": ([], "tied layers"),
-        "right-left": (False, "a decoder from right to left"),
-        "lemma-dim-emb": (0, "factored vocabularies"),
-        "ulr": (False, "universal embeddings"),
-    }
-    for name, (value, what) in expected.items():
+    for name, (value, what) in _UNKNOWN.items():
         if options.get(name, value) != value:
             raise refuse(path, f"{what} ({name})", "there is no option for that")
-    embedding = str(options.get("transformer-postprocess-emb") or "")
-    if "n" in embedding:
+    if "n" in str(options.get("transformer-postprocess-emb") or ""):
         raise refuse(path, "an embedding norm", "there is no option for that")
     found = tuple(
         str(options.get(f"transformer-{name}") or "")
@@ -182,10 +179,6 @@ def _check(options: dict[str, Any], path: Path) -> None:
     )
     if found not in (("", "dan", ""), ("n", "da", "n")):
         raise refuse(path, f"the order of operations {found}", "a run has post- or pre-norm")
-    activation = str(options.get("transformer-ffn-activation", "swish"))
-    if activation not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
-        raise refuse(path, f"the activation {short(activation)}", f"runs have {known}")
 
 
 def _weights(
@@ -201,33 +194,25 @@ def _weights(
         side: number(options.get(name, 6), name, path, 1, MOST_LAYERS)
         for side, name in (("encoder", "enc-depth"), ("decoder", "dec-depth"))
     }
-    _take_parts(names, weights, layers, is_pre_norm, d_model)
-    inner = {len(w) for n, w in weights.items() if n.endswith(".feed_forward.expand.weight")}
-    if len(inner) != 1:
-        raise refuse(path, "feed-forward networks of different sizes", "a run has one size")
-    ours, factor = _ACTIVATIONS[options.get("transformer-ffn-activation", "swish")]
-    fold_activation(weights, factor)
+    parts = parts_of(layers.items(), is_pre_norm=is_pre_norm)
+    _take_parts(names, weights, parts, d_model)
+    activation = str(options.get("transformer-ffn-activation", "swish"))
+    # Marian's gelu is x · sigmoid(1.702 x).
+    activation = "quick_gelu" if activation == "gelu" else activation
     _output(names, weights, d_model)
     if names.tensors:
         raise refuse(path, f"the weights {short(min(names.tensors))}", "no layer here has them")
-    dropout = {
-        ours: probability(options.get(name))
-        for ours, name in (
-            ("dropout", "transformer-dropout"),
-            ("attention_dropout", "transformer-dropout-attention"),
-            ("activation_dropout", "transformer-dropout-ffn"),
-        )
-    }
     return weights, {
         "d_model": d_model,
         "heads": heads,
         "layers": layers,
-        "d_ff": inner.pop(),
-        **dropout,
-        "activation": ours,
+        "d_ff": len(weights["encoder.0.feed_forward.expand.weight"]),
+        "dropout": probability(options.get("transformer-dropout")),
+        "attention_dropout": probability(options.get("transformer-dropout-attention")),
+        "activation_dropout": probability(options.get("transformer-dropout-ffn")),
+        "activation": fold_activation(weights, activation, path),
         "norm": "pre" if is_pre_norm else "post",
         "norm_epsilon": _EPSILON,
-        "position_base": marian_base(d_model),
         "embedding_scale": True,
         "tie_embeddings": "projection.weight" not in weights,
     }
@@ -251,29 +236,23 @@ def _output(names: Names, weights: dict[str, Array], d_model: int) -> None:
         weight = np.ascontiguousarray(transposed.T)
     if weight is not None:
         weights["projection.weight"] = weight
-    bias = names.take_optional(f"{name}_b", 1, size)
-    weights["projection.bias"] = np.zeros(size, np.float32) if bias is None else bias[0]
+    weights["projection.bias"] = names.take_or_zeros(f"{name}_b", 1, size)[0]
 
 
 def _take_parts(
-    names: Names,
-    weights: dict[str, Array],
-    layers: dict[str, int],
-    is_pre_norm: bool,
-    d_model: int,
+    names: Names, weights: dict[str, Array], parts: Iterable[Part], d_model: int
 ) -> None:
     """Take the layers, whose matrices Marian stores with inputs as rows; a missing bias is zero."""
     d_ff: int | None = None  # known in each layer after its first matrix of this size
-    for ours, _, weight, bias in parts_of(layers.items(), is_pre_norm=is_pre_norm):
+    for ours, _, weight, bias in parts:
         if ours.endswith("norm"):
             weights[f"{ours}.weight"] = names.take(weight, 1, d_model)[0]
             weights[f"{ours}.bias"] = names.take(bias, 1, d_model)[0]
             continue
         shape = reversed(shape_of(ours, d_model, d_ff))
         matrix = np.ascontiguousarray(names.take(weight, *shape).T)
-        given = names.take_optional(bias, 1, len(matrix))
         weights[f"{ours}.weight"] = matrix
-        weights[f"{ours}.bias"] = np.zeros(len(matrix), np.float32) if given is None else given[0]
+        weights[f"{ours}.bias"] = names.take_or_zeros(bias, 1, len(matrix))[0]
         d_ff = len(matrix) if ours.endswith("expand") else None
 
 
@@ -286,14 +265,17 @@ def _vocabulary(path: Path, size: int) -> Vocabulary:
         ids = {processor.id_to_piece(i): i for i in range(len(processor))}
         found = Vocabulary(entries_by_id(ids, size, path), processor.unk_id(), processor.eos_id())
     else:
-        with reading(path):
-            text = read_bounded(path, 64 * MEBIBYTE).decode("utf-8", "replace")
-        ids = read_vocabulary(text, path)
+        ids = read_vocabulary(_text(path, 64 * MEBIBYTE), path)
         pieces = entries_by_id(ids, size, path)
         found = Vocabulary(pieces, ids.get("<unk>", -1), ids.get("</s>", -1))
     if min(found.unk, found.eos) < 0:
         raise UserError(f"{path} is not a vocabulary of Marian: it lacks <unk> or </s>")
     return found
+
+
+def _text(path: Path, most_bytes: int) -> str:
+    with reading(path):
+        return read_bounded(path, most_bytes).decode("utf-8", "replace")
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "e": "\x1b"}

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from seq2seq_cli.config.types import TokenizerKind
 from seq2seq_cli.errors import UserError, short
@@ -63,15 +63,15 @@ class SpmVocabTokenizer(Tokenizer):
 
     def __init__(self, model: bytes, shared_with: Tokenizer | None = None) -> None:
         """Load the content of a file; raises UserError if it is damaged."""
-        header, _, spm = model.removeprefix(_MARK).partition(b"\n")
+        header, _, self.spm = model.removeprefix(_MARK).partition(b"\n")
         try:
             self._entries = Entries.model_validate(json.loads(header))
-        except (ValidationError, ValueError, RecursionError):
+        except (ValueError, RecursionError):
             raise UserError("the vocabulary of this tokenizer is damaged") from None
         if mistake := self._entries.mistake():
             raise UserError(f"the vocabulary of this tokenizer is damaged: {mistake}")
-        self.spm, self.is_quoted = spm, self._entries.quoted
-        self._processor, self._spm_pieces = open_model(spm)
+        self.is_quoted = self._entries.quoted
+        self._processor, self._spm_pieces = open_model(self.spm)
         super().__init__(model, self._entries.pieces, shared_with)
         apart = {*SPECIAL_PIECES, *self._entries.tags}
         self._known = {p: i for i, p in enumerate(self._pieces) if p not in apart}
@@ -79,15 +79,14 @@ class SpmVocabTokenizer(Tokenizer):
 
     @classmethod
     def build(
-        cls, spm: bytes, pieces: Sequence[str], tags: Sequence[str], **options: object
+        cls, spm: bytes, pieces: Sequence[str], tags: Sequence[str], *, quoted: bool = False
     ) -> Self:
         """Return the tokenizer of a SentencePiece model and a vocabulary, given by id.
 
-        `options` are further fields of `Entries`. Raises UserError for wrong entries, and if `spm`
-        is no SentencePiece model.
+        Raises UserError for wrong entries, and if `spm` is no SentencePiece model.
         """
-        given = {"pieces": list(pieces), "tags": list(tags), **options}
-        entries = Entries.model_validate(given).model_dump(exclude_defaults=True)
+        given = Entries(pieces=list(pieces), tags=list(tags), quoted=quoted)
+        entries = given.model_dump(exclude_defaults=True)
         return cls(_MARK + json.dumps(entries).encode("ascii") + b"\n" + spm)
 
     def trimmed(self, pieces: Sequence[str]) -> "SpmVocabTokenizer":

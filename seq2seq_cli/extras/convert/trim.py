@@ -10,7 +10,7 @@ from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.config.text import Languages, ParallelText
 from seq2seq_cli.config.tokenizer import Kinds, VocabSizes
-from seq2seq_cli.config.types import TOKENIZER_KINDS
+from seq2seq_cli.config.types import SIDES, TOKENIZER_KINDS
 from seq2seq_cli.data.tokenization import chunks_of
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -57,7 +57,17 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
         write_json(folder.manifest, {**read_manifest(folder), **origin, "trimmed": record})
         write_atomic(folder.config, config_yaml(config).encode("utf-8"))
         load_config(folder.config)  # what it refuses would be no run
-    return "\n".join([*_report(before, after, old, new), f"written to {output}"])
+    names = ["both sides"] if before.is_shared else ["source", "target"]
+    lengths = zip(names, map(len, before), map(len, after), strict=False)
+    sizes = [sum(p.numel() for p in weights.values()) for weights in (old, new)]
+    return "\n".join(
+        [
+            *(f"entries     {was:,} → {now:,} ({side})" for side, was, now in lengths),
+            f"parameters  {sizes[0]:,} → {sizes[1]:,}",
+            f"size        {4e-6 * sizes[0]:.1f} MB → {4e-6 * sizes[1]:.1f} MB (fp32)",
+            f"written to {output}",
+        ]
+    )
 
 
 def _check(translator: Translator) -> None:
@@ -67,7 +77,7 @@ def _check(translator: Translator) -> None:
             kind = kind_of(tokenizer.spm)
         if not TOKENIZER_KINDS[kind].has_subwords:
             raise UserError(
-                f"trim needs a vocabulary of subwords, which can spell what it drops, not of kind "
+                "trim needs a vocabulary of subwords, which can spell what it drops, not of kind "
                 f"{kind}"
             )
     if not translator.config.model.feature_positions:
@@ -85,11 +95,8 @@ def _kept(tokenizers: Tokenizers, texts: Iterable[ParallelText]) -> tuple[list[i
         has_tokens = False
         pairs = (pair for pair in read_pairs(text, "error") if pair is not None)
         for chunk in chunks_of(pairs):
-            for ids, tokenizer, lines in (
-                (kept[0], tokenizers.src, [pair.src for pair in chunk]),
-                (kept[1], tokenizers.tgt, [pair.tgt for pair in chunk]),
-            ):
-                rows = tokenizer.to_ids_batch(lines)
+            for ids, tokenizer, side in zip(kept, tokenizers, SIDES, strict=True):
+                rows = tokenizer.to_ids_batch([getattr(pair, side) for pair in chunk])
                 has_tokens |= any(rows)
                 ids.update(*rows)
         if not has_tokens:  # nothing but single characters would stay
@@ -107,12 +114,10 @@ def _always_kept(tokenizer: Tokenizer) -> set[int]:
 
 
 def _trimmed(tokenizers: Tokenizers, src_ids: list[int], tgt_ids: list[int]) -> Tokenizers:
-    src = _with_entries(tokenizers.src, src_ids)
+    src, tgt = map(_with_entries, tokenizers, (src_ids, tgt_ids))
     if tokenizers.tgt is tokenizers.src:
         return Tokenizers(src, src)
-    tgt = _with_entries(tokenizers.tgt, tgt_ids)
-    is_shared = tokenizers.is_shared
-    return Tokenizers(src, SpmVocabTokenizer(tgt.model, src) if is_shared else tgt)
+    return Tokenizers(src, SpmVocabTokenizer(tgt.model, src) if tokenizers.is_shared else tgt)
 
 
 def _with_entries(tokenizer: Tokenizer, ids: Sequence[int]) -> SpmVocabTokenizer:
@@ -127,37 +132,16 @@ def _config(config: Config, tokenizers: Tokenizers) -> Config:
     languages = languages_of(config.data)
     data = {
         "train": (),
-        "valid": None,
-        "general": None,
+        **dict.fromkeys(("valid", "general", "sampling_temperature")),
         "languages": languages and Languages(src=languages.src, tgt=languages.tgt),
         "direction": "forward",
-        "sampling_temperature": None,
     }
-    sizes = VocabSizes(src=len(tokenizers.src), tgt=len(tokenizers.tgt))
     tokenizer = {
         "kind": Kinds(src="spm_vocab", tgt="spm_vocab"),
-        "vocab_size": sizes,
+        "vocab_size": VocabSizes(src=len(tokenizers.src), tgt=len(tokenizers.tgt)),
         "shared": tokenizers.is_shared,
         "reuse": None,
         "split_digits": False,
     }
     config = config.updated(data=data, tokenizer=tokenizer)
     return config.model_copy(update={"preset": "none", "training": TrainingConfig()})
-
-
-def _report(
-    before: Tokenizers,
-    after: Tokenizers,
-    old: dict[str, torch.Tensor],
-    new: dict[str, torch.Tensor],
-) -> list[str]:
-    sides = {"source": 0, "target": 1} if not before.is_shared else {"both sides": 0}
-    entries = [
-        f"entries     {len(before[n]):,} → {len(after[n]):,} ({side})" for side, n in sides.items()
-    ]
-    sizes = [sum(p.numel() for p in weights.values()) for weights in (old, new)]
-    return [
-        *entries,
-        f"parameters  {sizes[0]:,} → {sizes[1]:,}",
-        f"size        {4e-6 * sizes[0]:.1f} MB → {4e-6 * sizes[1]:.1f} MB (fp32)",
-    ]

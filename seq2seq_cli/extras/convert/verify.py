@@ -22,7 +22,7 @@ from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert import marian
 from seq2seq_cli.extras.convert.ctranslate2 import pieces_in
 from seq2seq_cli.extras.convert.foreign import ForeignModel
-from seq2seq_cli.extras.convert.writer import Order, Orders
+from seq2seq_cli.extras.convert.writer import Orders
 from seq2seq_cli.extras.export.ctranslate2 import greedy
 from seq2seq_cli.extras.export.marian import Marian
 from seq2seq_cli.text.io import lines_to_translate
@@ -79,10 +79,11 @@ def verify_huggingface(
     for line, ours in zip(lines, ids, strict=True):
         expected = tokenizer(line)["input_ids"][:-1][:_LONGEST]
         if [orders.src.ids[token] for token in ours] != expected:
-            raise UserError(
-                f"the import tokenizes a line differently from transformers: {short(line)!r}"
-            )
-    known = _own_rows(orders.tgt)
+            line = repr(short(line))
+            raise UserError(f"the import tokenizes a line differently from transformers: {line}")
+    known = [i for i, token in enumerate(orders.tgt.ids) if token is not None]  # each row once
+    if orders.tgt.is_start_copied:
+        known.remove(BOS_ID)
     columns = [orders.tgt.ids[token] for token in known]
     start, random, largest = theirs.config.decoder_start_token_id, Random(1), 0.0
     for first in range(0, len(ids), _BATCH):
@@ -111,12 +112,6 @@ def verify_huggingface(
         f"logits of {len(lines)} sentences equal transformers' in fp32 (at most {largest:.0e} "
         "apart), and so do their tokens"
     )
-
-
-def _own_rows(order: Order) -> list[int]:
-    """Return our ids that are rows of the other program, each once."""
-    rows = [number for number, token in enumerate(order.ids) if token is not None]
-    return [number for number in rows if not (order.is_start_copied and number == BOS_ID)]
 
 
 def _padded(rows: Sequence[Sequence[Any]], value: int) -> torch.Tensor:
@@ -162,19 +157,16 @@ def verify_ctranslate2(
     requests = [Request([*tag, *ids, EOS_ID], _LONGEST) for ids in sources]
     options = DecodingConfig(beam_size=1, max_len_factor=0.0, max_len_extra=_LONGEST)
     found = translator.backend.search(requests, options, tokenizers.tgt)
-    never = [orders.tgt.ids[i] for i in (PAD_ID, UNK_ID, BOS_ID)] + [model.tgt.pad]
-    if orders.tgt.is_start_copied:
-        never.remove(model.tgt.start)
+    never = {*(orders.tgt.ids[i] for i in (PAD_ID, UNK_ID, BOS_ID)), model.tgt.pad}
     # CTranslate2 may have read names of entries differently, but its ids are the same.
-    sizes = len(model.src.pieces), len(model.tgt.pieces)
-    src_pieces, tgt_pieces = pieces_in(folder, sizes)
+    src_pieces, tgt_pieces = pieces_in(folder, (len(model.src.pieces), len(model.tgt.pieces)))
     end = [EOS_ID] if model.is_eos_given else []
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
     expected = greedy(
         engine,
         [[_piece(src_pieces, orders.src.ids[i]) for i in (*ids, *end)] for ids in sources],
         _LONGEST,
-        [[_piece(tgt_pieces, i)] for i in dict.fromkeys(never) if i is not None],
+        [[_piece(tgt_pieces, i)] for i in never - {None, model.tgt.eos}],
     )
     ours = [[_piece(tgt_pieces, orders.tgt.ids[i]) for i in best.ids] for best, *_ in found]
     num_equal = sum(a == b for a, b in zip(ours, expected, strict=True))

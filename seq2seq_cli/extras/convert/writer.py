@@ -3,7 +3,7 @@
 V vocabulary, D d_model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,14 +36,13 @@ class Orders(NamedTuple):
 
 def orders_of(model: ForeignModel) -> Orders:
     """Return how the rows of both sides are ordered: PAD, UNK, BOS, EOS and then the others."""
+    tgt = _order(model.tgt, model)
+    return Orders(tgt if model.src is model.tgt else _order(model.src, model), tgt)
+
+
+def _order(vocabulary: Vocabulary, model: ForeignModel) -> Order:
     if model.tokenizers is not None:
-        same = [Order(tuple(range(len(side.pieces)))) for side in (model.src, model.tgt)]
-        return Orders(same[0], same[0] if model.src is model.tgt else same[1])
-    tgt = _order(model.tgt)
-    return Orders(tgt if model.src is model.tgt else _order(model.src), tgt)
-
-
-def _order(vocabulary: Vocabulary) -> Order:
+        return Order(tuple(range(len(vocabulary.pieces))))
     special = (None, vocabulary.unk, vocabulary.start, vocabulary.eos)
     apart = {*special, vocabulary.pad}
     others = [token for token in range(len(vocabulary.pieces)) if token not in apart]
@@ -67,20 +66,18 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
         if not np.isfinite(weight).all():
             raise UserError(f"the weights of {name} contain NaN or infinity")
     orders, run = orders_of(model), RunFolder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     tokenizers = model.tokenizers or _tokenizers(model, orders)
     weights = _ordered(model, orders)
     is_tied = bool(model.model["tie_embeddings"])
     is_shared = tokenizers.is_shared and not (is_tied and "src_embedding.weight" in weights)
-    if tokenizers.is_shared and not is_shared:
-        src = SpmVocabTokenizer(tokenizers.src.model)  # the same entries, with other embeddings
-        tokenizers = Tokenizers(src, tokenizers.tgt)
+    if tokenizers.is_shared and not is_shared:  # the same entries, with other embeddings
+        tokenizers = tokenizers._replace(src=SpmVocabTokenizer(tokenizers.src.model))
     if "src_embedding.weight" not in weights and not (is_shared and is_tied):
         weights["src_embedding.weight"] = weights["tgt_embedding.weight"]
-    config_path = run.config
-    tree = _tree(model, tokenizers, weights, is_shared=is_shared)
-    write_json(config_path, tree)  # JSON is YAML
-    config = load_config(config_path)
+    tree = _tree(model, tokenizers, orders, is_shared=is_shared)
+    tree["model"]["output_bias"] = "projection.bias" in weights
+    write_json(run.config, tree)  # JSON is YAML
+    config = load_config(run.config)
     save_tokenizers(run, tokenizers)
     sizes = len(tokenizers.src), len(tokenizers.tgt)
     expected = parameter_shapes(config.model, *sizes, is_shared=is_shared)
@@ -95,22 +92,20 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
     save_tensors(tensors, run.model)
     write_manifest(run, config, torch.device("cpu"), None, hashes={})
     write_json(run.manifest, {**read_manifest(run), "imported": dict(record)})
-    write_atomic(config_path, config_yaml(config).encode())
+    write_atomic(run.config, config_yaml(config).encode())
     return orders
 
 
 def _tokenizers(model: ForeignModel, orders: Orders) -> Tokenizers:
     assert model.sentencepiece is not None, "every reader gives it, or tokenizers of a run"
     src_spm, tgt_spm = model.sentencepiece
-    tgt_pieces = _names(model.tgt, orders.tgt)
-    if model.src is model.tgt:
-        src = SpmVocabTokenizer.build(src_spm, tgt_pieces, model.tags)
-        if src_spm == tgt_spm:
-            return Tokenizers(src, src)
-        other = SpmVocabTokenizer.build(tgt_spm, tgt_pieces, model.tags)
-        return Tokenizers(src, SpmVocabTokenizer(other.model, src))
+    is_shared = model.src is model.tgt
     src = SpmVocabTokenizer.build(src_spm, _names(model.src, orders.src), model.tags)
-    return Tokenizers(src, SpmVocabTokenizer.build(tgt_spm, tgt_pieces, ()))
+    if is_shared and src_spm == tgt_spm:
+        return Tokenizers(src, src)
+    tags = model.tags if is_shared else ()
+    tgt = SpmVocabTokenizer.build(tgt_spm, _names(model.tgt, orders.tgt), tags)
+    return Tokenizers(src, SpmVocabTokenizer(tgt.model, src) if is_shared else tgt)
 
 
 def _names(vocabulary: Vocabulary, order: Order) -> list[str]:
@@ -132,40 +127,39 @@ def _ordered(model: ForeignModel, orders: Orders) -> dict[str, Array]:
 
     weights = dict(model.weights)
     bias = weights.pop("projection.bias")
-    rows = {"src_embedding.weight": orders.src, "tgt_embedding.weight": orders.tgt}
-    rows["projection.weight"] = orders.tgt
-    for name, order in rows.items():
+    for name in ("src_embedding.weight", "tgt_embedding.weight", "projection.weight"):
         if name in weights:
+            order = orders.src if name.startswith("src") else orders.tgt
             weights[name] = _rows(weights[name], order)
-    ordered = _rows(bias[:, None], orders.tgt)[:, 0]
+    ordered = _rows(bias, orders.tgt)
     ordered[[number for number, token in enumerate(orders.tgt.ids) if token is None]] = IMPOSSIBLE
     if orders.tgt.is_start_copied:
         ordered[BOS_ID] = IMPOSSIBLE
     if model.tokenizers is None or ordered.any():
         weights["projection.bias"] = ordered
-    if model.has_halves:
+    if model.positions.has_halves:
         size = weights["tgt_embedding.weight"].shape[1]
         weights = permuted(weights, np.arange(size).reshape(2, -1).T.reshape(-1))  # 0, D/2, 1, ...
     return weights
 
 
-def _rows(matrix: Array, order: Order) -> Array:
+def _rows(array: Array, order: Order) -> Array:
     """Return the rows in our order, zeros for those that the model lacks."""
-    ids = np.array([-1 if token is None else token for token in order.ids])
-    ordered: Array = matrix[np.maximum(ids, 0)].copy()
-    ordered[ids < 0] = 0
+    ordered: Array = array[[token or 0 for token in order.ids]]
+    ordered[[token is None for token in order.ids]] = 0
     return ordered
 
 
 def _tree(
-    model: ForeignModel, tokenizers: Tokenizers, weights: Mapping[str, Array], *, is_shared: bool
+    model: ForeignModel, tokenizers: Tokenizers, orders: Orders, *, is_shared: bool
 ) -> dict[str, Any]:
     """Return the config as plain data."""
     sides = tokenizers._asdict()
     decoding = dict(model.decoding)
-    if words := banned_words(model, tokenizers, orders_of(model).tgt):
-        decoding["banned_words"] = list(words)
+    if words := banned_words(model, tokenizers, orders.tgt):
+        decoding["banned_words"] = words
     languages = None if model.languages is None else model.languages._asdict()
+    positions = {"position_base": model.positions.base, "position_offset": model.positions.offset}
     return {
         "preset": "none",
         "data": {"train": [], "languages": languages, "max_length": model.max_length},
@@ -174,12 +168,12 @@ def _tree(
             "vocab_size": {side: len(tokenizer) for side, tokenizer in sides.items()},
             "shared": is_shared,
         },
-        "model": {**model.model, "output_bias": "projection.bias" in weights},
+        "model": {**model.model, **positions},
         "decoding": decoding,
     }
 
 
-def banned_words(model: ForeignModel, tokenizers: Tokenizers, order: Order) -> Sequence[str]:
+def banned_words(model: ForeignModel, tokenizers: Tokenizers, order: Order) -> list[str]:
     """Return the model's bad words as text; the model notes those that are no whole words."""
     ours = {theirs: number for number, theirs in enumerate(order.ids) if theirs is not None}
     words: list[str] = []
@@ -189,7 +183,6 @@ def banned_words(model: ForeignModel, tokenizers: Tokenizers, order: Order) -> S
         if word and " " not in word and tokenizers.tgt.to_ids(word) == tokens:
             words.append(word)
         else:
-            model.notes.append(
-                f"the tokens {ids} of bad_words_ids are no word, so they are allowed"
-            )
+            note = f"the tokens {ids} of bad_words_ids are no word, so they are allowed"
+            model.notes.append(note)
     return words

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from served import serving
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.extras.convert.foreign import table_of_positions
+from seq2seq_cli.model.positions import sinusoidal_positions
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -343,16 +343,23 @@ def test_weights_that_are_not_whole_floats_are_refused(
     ("tables", "reason"),
     [
         ([np.zeros((0, 16))] * 2, "its table of positions does not fit"),
-        ([table_of_positions(9, 16, 1e4, offset) for offset in (0, 1)], "different positions"),
+        (
+            [sinusoidal_positions(offset, offset + 9, 16) for offset in (0, 1)],
+            "different positions",
+        ),
     ],
 )
 def test_other_tables_of_positions_are_refused(
-    tables: list[np.ndarray], reason: str, imported: Path, tmp_path: Path, seq2seq: Command
+    tables: list[np.ndarray | torch.Tensor],
+    reason: str,
+    imported: Path,
+    tmp_path: Path,
+    seq2seq: Command,
 ) -> None:
     source = shutil.copytree(imported / "model", tmp_path / "model")
     weights = load_file(source / "model.safetensors")
     for side, table in zip(("encoder", "decoder"), tables, strict=True):
-        weights[f"model.{side}.embed_positions.weight"] = torch.tensor(table, dtype=torch.float)
+        weights[f"model.{side}.embed_positions.weight"] = torch.as_tensor(table, dtype=torch.float)
     save_file(weights, source / "model.safetensors")
     assert reason in seq2seq("import", source, tmp_path / "run", "--no-verify").error()
 
