@@ -9,16 +9,7 @@ from typing import Any
 
 from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.extras.convert import ctranslate2
-from seq2seq_cli.extras.convert.foreign import (
-    ForeignModel,
-    incomplete,
-    read_object,
-    read_sentencepiece,
-    refuse,
-    refused,
-    unzipping,
-)
+from seq2seq_cli.extras.convert import ctranslate2, foreign
 from seq2seq_cli.files import MEBIBYTE
 from seq2seq_cli.processes import ending_at_sigterm
 
@@ -42,7 +33,7 @@ def unpacked(path: Path) -> Iterator[Path]:
     """Give a temporary folder with the package's own folder; UserError if it is not a package."""
     with ending_at_sigterm(), tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        with unzipping(path) as archive:
+        with foreign.unzipping(path) as archive:
             _unpack(archive, path, folder)
         found = sorted(folder.rglob("metadata.json"), key=lambda p: len(p.parts))
         if not found:
@@ -58,27 +49,27 @@ def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
     entries = archive.infolist()
     most = min(_MOST_BYTES, max(_SMALL, _MOST_RATIO * path.stat().st_size))
     if len(entries) > _MOST_FILES or sum(entry.file_size for entry in entries) > most:
-        raise refused(path, f"it would expand to more than {most:,} bytes")
+        raise foreign.refused(path, f"it would expand to more than {most:,} bytes")
     for entry in entries:
         name = PurePosixPath(entry.filename)
         if name.is_absolute() or ".." in name.parts or "\\" in entry.filename:
-            raise refused(path, f"it has the path {short(entry.filename)!r}")
+            raise foreign.refused(path, f"it has the path {short(entry.filename)!r}")
         if "model" in name.parts or name.name in _NEEDED:
             archive.extract(entry, folder)  # no more than file_size; a link as a file
 
 
-def read(folder: Path) -> ForeignModel:
+def read(folder: Path) -> foreign.ForeignModel:
     """Read the folder of a package; UserError if it is damaged, or cannot become a run."""
-    metadata = read_object(folder / "metadata.json")
+    metadata = foreign.read_object(folder / "metadata.json")
     if not (folder / "sentencepiece.model").is_file():
         if (folder / "bpe.model").is_file():
             what = "bpe.model, BPE after Moses' tokenizer"
-            raise refuse(folder, what, "only SentencePiece models can be read")
-        raise incomplete(folder, "it has no sentencepiece.model")
+            raise foreign.refuse(folder, what, "only SentencePiece models can be read")
+        raise foreign.incomplete(folder, "it has no sentencepiece.model")
     model = folder / "model"
     if not (model / "model.bin").is_file():
-        raise incomplete(folder, "it has no model/model.bin")
-    spm = read_sentencepiece(folder / "sentencepiece.model")
+        raise foreign.incomplete(folder, "it has no model/model.bin")
+    spm = foreign.read_sentencepiece(folder / "sentencepiece.model")
     found = ctranslate2.read(model, (spm, spm))
     found.decoding |= _SEARCH
     prefix = metadata.get("target_prefix")

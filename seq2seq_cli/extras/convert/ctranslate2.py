@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import (
     MOST_ENTRIES,
-    MOST_LAYERS,
     Array,
     ForeignModel,
     Names,
@@ -93,9 +92,8 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
     path, is_package = folder / "model.bin", sentencepiece is not None
     file = read_model_file(path)
     if file.spec not in _SPECS:
-        raise refuse(
-            path, f"the type {short(file.spec)}", "only Transformers for translation are read"
-        )
+        spec = f"the type {short(file.spec)}"
+        raise refuse(path, spec, "only Transformers for translation are read")
     reader = _Reader(file, path, read_object(folder / "config.json", is_optional=True))
     config, is_zero = reader.config, reader.starts_from_zero
     model, positions = reader.read()
@@ -117,7 +115,6 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
         model=model,
         src=src,
         tgt=tgt,
-        dialect="CTranslate2",
         positions=positions,
         sentencepiece=sentencepiece,
         tokenizers=tokenizers,
@@ -290,7 +287,7 @@ class _Reader:
         for side in _SIDES:
             parts = {n.split("/")[1] for n in self.names.tensors if n.startswith(f"{side}/layer_")}
             layers[side] = sum(part.removeprefix("layer_").isdigit() for part in parts)
-            if not 1 <= layers[side] <= MOST_LAYERS:
+            if not layers[side]:
                 raise incomplete(self.path, f"it lacks the layers of the {side}")
         found = {}
         for name, given in (("num_heads", self.heads), ("pre_norm", 1), ("activation", 0)):
@@ -340,15 +337,12 @@ class _Reader:
 
     def _scale(self, side: str, embeddings: str, d_model: int) -> float:
         """Take the factor of embeddings: a flag for sqrt(D), by default true, or the number."""
-        older = self.names.tensors.pop(f"{embeddings}/multiply_by_sqrt_depth", None)
-        value = self.names.tensors.pop(f"{side}/scale_embeddings", older)
-        root = math.sqrt(d_model)
-        if value is None:
-            return root
-        if value.size != 1 or not np.isfinite(value).all():
-            raise damaged(self.path, f"{side}/scale_embeddings is not a number")
-        factor = float(value.item())
-        if value.dtype.kind in "iu":
+        name = f"{side}/scale_embeddings"
+        if name not in self.names.tensors:  # but the older one, or none
+            name = f"{embeddings}/multiply_by_sqrt_depth"
+        is_flag = name not in self.names.tensors or self.names.tensors[name].dtype.kind in "iu"
+        factor, root = self.scalar(name, 1.0), math.sqrt(d_model)
+        if is_flag:
             return root if factor else 1.0
         return root if math.isclose(factor, root, rel_tol=1e-6) else factor
 

@@ -1,7 +1,4 @@
-"""A model of another program between its reader and the writer of the run, and what readers share.
-
-V vocabulary, D d_model, F d_ff.
-"""
+"""A model of another program on its way to a run, and what the readers of models share."""
 
 import math
 import zipfile
@@ -9,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +21,8 @@ from seq2seq_cli.tokenizers.sentencepiece_tokenizer import open_model
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, Tokenizers
 
 Array = NDArray[np.float32]
-Dialect = Literal["Hugging Face", "Marian", "CTranslate2"]
 
 MOST_ENTRIES = 2_000_000  # of a vocabulary
-MOST_LAYERS = 1_000
 _MOST_SENTENCEPIECE = 64 * MEBIBYTE
 
 
@@ -57,7 +52,6 @@ class ForeignModel:
     model: dict[str, Any]  # options of section model
     src: Vocabulary
     tgt: Vocabulary  # the same object if the vocabulary is shared
-    dialect: Dialect
     positions: Positions
     sentencepiece: tuple[bytes, bytes] | None = None  # of source and target
     tokenizers: Tokenizers | None = None  # of an export of this program
@@ -147,10 +141,7 @@ def unzipping(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def read_object(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
-    """Read a JSON object; UserError if the file is missing, damaged or something else.
-
-    An optional file that is missing counts as empty.
-    """
+    """Read a JSON object, empty if an optional file is missing; UserError for anything else."""
     if is_optional and not path.is_file():
         return {}
     content = read_json(path)
@@ -265,7 +256,7 @@ def _base_of(table: NDArray[np.float64]) -> Iterator[float]:
 
 
 def fit_positions(table: NDArray[Any], path: Path) -> Positions:
-    """Find layout, base and offset of a table, (positions, D); UserError if none of these fits."""
+    """Find layout, base and offset of a table, (positions, d_model); UserError if none fits."""
     stored = np.asarray(table, np.float64)[:_MOST_POSITIONS]
     count, d_model = stored.shape
     if not count or d_model % 2:

@@ -13,7 +13,6 @@ from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import (
     MOST_ENTRIES,
-    MOST_LAYERS,
     Array,
     ForeignModel,
     Names,
@@ -79,19 +78,17 @@ def read(folder: Path) -> ForeignModel:
         src, tgt = _vocabularies(folder, config, tokenizer_options, sizes)
         source, target = folder / "source.spm", folder / "target.spm"
         sentencepiece = read_sentencepiece(source), read_sentencepiece(target)
-    tables = (f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
+    tables = [
+        names.take_optional(f"model.{side}.embed_positions.weight", None, options["d_model"])
+        for side in ("encoder", "decoder")
+    ]
     computed = Positions(has_halves=True, base=10_000.0, offset=0)  # if none is saved
     model = ForeignModel(
         weights=weights,
         model=options,
         src=src,
         tgt=tgt,
-        dialect="Hugging Face",
-        positions=positions_of(
-            [names.take_optional(table, None, options["d_model"]) for table in tables],
-            computed,
-            names.path,
-        ),
+        positions=positions_of(tables, computed, names.path),
         sentencepiece=sentencepiece,
         tokenizers=tokenizers,
         languages=_languages(tokenizer_options),
@@ -171,7 +168,7 @@ def _weights(
     """Return the weights under our names, and the options of the model."""
     d_model = number(config.get("d_model"), "d_model", path, 2, 65_536)
     layers = {
-        side: number(config.get(f"{side}_layers"), f"{side}_layers", path, 1, MOST_LAYERS)
+        side: number(config.get(f"{side}_layers"), f"{side}_layers", path)
         for side in ("encoder", "decoder")
     }
     for name in ("attention_heads", "ffn_dim"):

@@ -12,16 +12,16 @@ from seq2seq_cli.config.languages import languages_from_option
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert import argos, ctranslate2, huggingface, marian
 from seq2seq_cli.extras.convert.foreign import ForeignModel
-from seq2seq_cli.extras.convert.writer import Orders, write
+from seq2seq_cli.extras.convert.writer import write
 from seq2seq_cli.files import new_folder, require_new_folder
 
-# The module that reads a format, and its title, in the order of detection: a package is a file, and
-# a folder may hold several of the others.
-FORMATS: dict[str, tuple[ModuleType, str]] = {
-    "argos": (argos, "a package of Argos Translate"),
-    "ctranslate2": (ctranslate2, "a CTranslate2 model"),
-    "huggingface": (huggingface, "a MarianMT model of transformers"),
-    "marian": (marian, "a model of Marian"),
+# The module that reads a format, its title and its dialect, in the order of detection: a package is
+# a file, and a folder may hold several of the others.
+FORMATS: dict[str, tuple[ModuleType, str, str]] = {
+    "argos": (argos, "a package of Argos Translate", "CTranslate2"),
+    "ctranslate2": (ctranslate2, "a CTranslate2 model", "CTranslate2"),
+    "huggingface": (huggingface, "a MarianMT model of transformers", "Hugging Face"),
+    "marian": (marian, "a model of Marian", "Marian"),
 }
 _DIALECTS = {
     "Hugging Face": "LayerNorm's epsilon is 1e-5, and positions have base 10000",
@@ -48,23 +48,24 @@ def import_model(
     require_new_folder(run_dir)
     path = _local(source)
     name = _format_of(path)
+    module, title, dialect = FORMATS[name]
     unpacked = argos.unpacked(path) if name == "argos" else nullcontext(path)
     with unpacked as folder, new_folder(run_dir) as part:
         with np.errstate(all="ignore"):  # `write` refuses NaN and infinity
-            model: ForeignModel = FORMATS[name][0].read(folder)
+            model: ForeignModel = module.read(folder)
         if langs is not None:
             model.languages = languages_from_option(langs)
         try:
-            record = {"from": short(source), "format": name, "dialect": model.dialect}
-            orders = write(model, part, {**record, "notes": model.notes})
+            record = {"from": short(source), "format": name, "dialect": dialect}
+            write(model, part, {**record, "notes": model.notes})
         except UserError as error:  # which names files of the folder that is then removed
             what = str(error).replace(f"{part}/", "")
             raise UserError(f"{source} cannot become a run: {what}") from None
-        compared = _verify(name, folder, model, part, orders, verify, text)
+        compared = _verify(name, folder, model, part, verify, text)
     return "\n".join(
         [
-            f"imported {source}, {FORMATS[name][1]}, to {run_dir}",
-            f"dialect: {model.dialect} ({_DIALECTS[model.dialect]})",
+            f"imported {source}, {title}, to {run_dir}",
+            f"dialect: {dialect} ({_DIALECTS[dialect]})",
             f"comparison: {compared}",
             *(f"note: {note}" for note in dict.fromkeys(model.notes)),
         ]
@@ -93,7 +94,7 @@ def _local(source: str) -> Path:
 
 def _format_of(path: Path) -> str:
     """Return the name in FORMATS of what a path holds; UserError if it is none of them."""
-    for name, (module, _) in FORMATS.items():
+    for name, (module, *_) in FORMATS.items():
         if module.detect(path):
             return name
     if not path.exists():
@@ -105,13 +106,7 @@ def _format_of(path: Path) -> str:
 
 
 def _verify(
-    name: str,
-    folder: Path,
-    model: ForeignModel,
-    run: Path,
-    orders: Orders,
-    verify: bool | None,
-    text: Path | None,
+    name: str, folder: Path, model: ForeignModel, run: Path, verify: bool | None, text: Path | None
 ) -> str:
     """Return what was compared, or why nothing was."""
     if verify is False:
@@ -126,8 +121,8 @@ def _verify(
 
     translator = Translator.load(run, "cpu", ["decoding.precision=fp32"])
     if name == "huggingface":
-        return verifying.verify_huggingface(folder, translator, orders, text)
+        return verifying.verify_huggingface(folder, model, translator, text)
     if name == "marian":
-        return verifying.verify_marian(folder, model, translator, orders, text)
+        return verifying.verify_marian(folder, model, translator, text)
     inner = folder / "model" if name == "argos" else folder
-    return verifying.verify_ctranslate2(inner, model, translator, orders, text)
+    return verifying.verify_ctranslate2(inner, model, translator, text)

@@ -1,7 +1,6 @@
 """Reads folders of the original Marian: .npz, decoder.yml, vocabularies and SentencePiece models.
 
 Sources: marian-nmt/marian-dev, and the converters of transformers and CTranslate2.
-V vocabulary, D d_model, F d_ff.
 """
 
 import filecmp
@@ -19,7 +18,6 @@ from seq2seq_cli.config.loader import yaml_value
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import (
     MOST_ENTRIES,
-    MOST_LAYERS,
     Array,
     ForeignModel,
     Names,
@@ -81,7 +79,6 @@ def read(folder: Path) -> ForeignModel:
         model=model,
         src=src,
         tgt=tgt,
-        dialect="Marian",
         positions=Positions(has_halves=True, base=marian_base(model["d_model"]), offset=0),
         sentencepiece=(read_sentencepiece(source), read_sentencepiece(target)),
         tags=tags_of(src),
@@ -143,10 +140,7 @@ def _options(text: str, path: Path) -> dict[str, Any]:
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Read all arrays, without pickle.
-
-    Raises UserError for what is damaged, and for an archive that expands to far more than its size.
-    """
+    """Read all arrays, without pickle; UserError if they are damaged, or far larger than a file."""
     arrays: dict[str, NDArray[Any]] = {}
     with unzipping(path) as archive:
         entries = archive.infolist()
@@ -191,7 +185,7 @@ def _weights(
     heads = number(options.get("transformer-heads", 8), "transformer-heads", path)
     is_pre_norm = bool(options.get("transformer-preprocess"))
     layers = {
-        side: number(options.get(name, 6), name, path, 1, MOST_LAYERS)
+        side: number(options.get(name, 6), name, path)
         for side, name in (("encoder", "enc-depth"), ("decoder", "dec-depth"))
     }
     parts = parts_of(layers.items(), is_pre_norm=is_pre_norm)
@@ -278,6 +272,7 @@ def _text(path: Path, most_bytes: int) -> str:
         return read_bounded(path, most_bytes).decode("utf-8", "replace")
 
 
+_COMPLEX = re.compile(r"^\? (.*?)\r?\n:(.*)$", re.MULTILINE)  # an entry and its id on two lines
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "e": "\x1b"}
 _ESCAPES |= {"f": "\f", "v": "\v", "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
 _ESCAPED = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
@@ -297,22 +292,15 @@ def read_vocabulary(text: str, path: Path) -> dict[str, int]:
         if isinstance(content, dict):
             return content
     ids: dict[str, int] = {}
-    key: str | None = None
+    text = _COMPLEX.sub(r"\1:\2\n", text)
     for line_number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
         if not line or (line.startswith("#") and ":" not in line) or line == "---":
             continue
-        if line.startswith("? "):
-            key = line[2:]
-            continue
-        if key is None:
-            key, colon, value = line.rpartition(":")
-        else:
-            _, colon, value = line.partition(":")
+        key, colon, value = line.rpartition(":")
         if not colon or not re.fullmatch(r"\s*[0-9]{1,9}\s*", value) or len(ids) >= MOST_ENTRIES:
             raise UserError(f"{path}, line {line_number}: this is not an entry with its id")
         ids[_unquoted(key.strip(" "))] = int(value)
-        key = None
     return ids
 
 

@@ -1,7 +1,4 @@
-"""Compares an imported run with the program that its model is from.
-
-B sentences, S source positions, T target positions, V vocabulary.
-"""
+"""Compares an imported run with the program that its model is from."""
 
 import itertools
 import tempfile
@@ -22,7 +19,7 @@ from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert import marian
 from seq2seq_cli.extras.convert.ctranslate2 import pieces_in
 from seq2seq_cli.extras.convert.foreign import ForeignModel
-from seq2seq_cli.extras.convert.writer import Orders
+from seq2seq_cli.extras.convert.writer import orders_of
 from seq2seq_cli.extras.export.ctranslate2 import greedy
 from seq2seq_cli.extras.export.marian import Marian
 from seq2seq_cli.text.io import lines_to_translate
@@ -38,10 +35,7 @@ _SHARE_EQUAL = 0.97  # of translations; fp32 sums in another order occasionally 
 
 
 def sentences(tokenizer: Tokenizer, text: Path | None) -> list[str]:
-    """Return lines of a file, or made from the vocabulary: the same ones each time.
-
-    Raises UserError if the file has none, as nothing would be compared.
-    """
+    """Return lines of a file, UserError if it has none, or the same ones of the vocabulary."""
     if text is not None:
         lines = (line for line in lines_to_translate(text) if tokenizer.to_ids(line))
         if not (found := list(itertools.islice(lines, SENTENCES))):
@@ -63,12 +57,13 @@ def sentences(tokenizer: Tokenizer, text: Path | None) -> list[str]:
 
 
 def verify_huggingface(
-    source: Path, translator: Translator, orders: Orders, text: Path | None
+    source: Path, model: ForeignModel, translator: Translator, text: Path | None
 ) -> str:
     """Compare ids and logits with transformers; return what was compared, or raise UserError."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
     from transformers.utils import logging
 
+    orders = orders_of(model)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     with redirect_stderr(StringIO()):
@@ -119,7 +114,7 @@ def _padded(rows: Sequence[Sequence[Any]], value: int) -> torch.Tensor:
 
 
 def verify_marian(
-    source: Path, model: ForeignModel, translator: Translator, orders: Orders, text: Path | None
+    source: Path, model: ForeignModel, translator: Translator, text: Path | None
 ) -> str:
     """Compare with CTranslate2, which converts Marian's models, in its own dialect.
 
@@ -140,17 +135,17 @@ def verify_marian(
             return f"not compared, as CTranslate2's converter refuses it ({short(str(error))})"
         compared = Marian().compared_model(translator.model)
         translator = Translator(compared, translator.tokenizers, translator.config)
-        report = verify_ctranslate2(folder, model, translator, orders, text)
+        report = verify_ctranslate2(folder, model, translator, text)
     return f"{report}, computed with CTranslate2's positions and epsilon"
 
 
 def verify_ctranslate2(
-    folder: Path, model: ForeignModel, translator: Translator, orders: Orders, text: Path | None
+    folder: Path, model: ForeignModel, translator: Translator, text: Path | None
 ) -> str:
     """Compare greedy translations with CTranslate2's; return the result, or raise UserError."""
     import ctranslate2
 
-    tokenizers = translator.tokenizers
+    orders, tokenizers = orders_of(model), translator.tokenizers
     lines = sentences(tokenizers.src, text)
     tag = tokenizers.src.tag_ids(translator.config.decoding.tag)  # CTranslate2 puts it there
     sources = [ids[: _LONGEST - 1] for ids in tokenizers.src.to_ids_batch(lines)]

@@ -1,7 +1,4 @@
-"""Writes a run folder for a model of another program: its rows in our order, and its options.
-
-V vocabulary, D d_model.
-"""
+"""Writes a run folder for a model of another program: its rows in our order, and its options."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,8 +47,8 @@ def _order(vocabulary: Vocabulary, model: ForeignModel) -> Order:
     return Order((*special, *others), is_copied)
 
 
-def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Orders:
-    """Write a run folder; return how ids correspond. `record` becomes part of manifest.json.
+def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> None:
+    """Write a run folder. `record` becomes part of manifest.json.
 
     Raises UserError if the options do not fit one another or the weights.
     """
@@ -93,7 +90,6 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> Order
     write_manifest(run, config, torch.device("cpu"), None, hashes={})
     write_json(run.manifest, {**read_manifest(run), "imported": dict(record)})
     write_atomic(run.config, config_yaml(config).encode())
-    return orders
 
 
 def _tokenizers(model: ForeignModel, orders: Orders) -> Tokenizers:

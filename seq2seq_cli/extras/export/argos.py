@@ -9,14 +9,14 @@ search never outputs get an impossible bias.
 import logging
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.config.languages import LanguagePair, language_name, languages_of
+from seq2seq_cli.config.languages import language_name, languages_of
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.tokenizer import SUBWORDS
 from seq2seq_cli.errors import UserError
@@ -35,8 +35,10 @@ logger = logging.getLogger(__name__)
 
 _MODEL, _TOKENIZER = "model", "sentencepiece.model"
 # What Argos Translate passes to CTranslate2 with ARGOS_BEAM_SIZE=1 (the default is 4).
-_OPTIONS: dict[str, Any] = {"replace_unknowns": True, "max_batch_size": 32, "batch_type": "tokens"}
-_OPTIONS |= {"beam_size": 1, "length_penalty": 0.2}
+_OPTIONS: dict[str, Any] = {
+    **{"replace_unknowns": True, "max_batch_size": 32, "batch_type": "tokens"},
+    **{"beam_size": 1, "length_penalty": 0.2},
+}
 # LibreTranslate's own codes; it uses ISO 639 for other languages.
 _CODES = {"zh-hans": "zh", "zh-cn": "zh", "zh-sg": "zh", "pt-br": "pb"}
 _CODES |= dict.fromkeys(("zh-hant", "zh-tw", "zh-hk", "zh-mo"), "zt")
@@ -91,10 +93,7 @@ class Argos(CTranslate2):
         return super().limits_of_run(translator)
 
     def require(self, config: Config, tokenizers: Tokenizers) -> None:
-        """Raise UserError if the languages or the tag of the package are not known.
-
-        Warn if sources may need a tag, which is not known of a run that was trimmed or imported.
-        """
+        """Also warn if sources may need a tag, which is not known of trimmed and imported runs."""
         if languages_of(config.data) is None:
             raise UserError(
                 "--format argos: nothing names the languages: give them as --langs de-en"
@@ -112,7 +111,7 @@ class Argos(CTranslate2):
             )
 
     def check_output(self, output: Path) -> None:
-        """Raise UserError if the file exists, or for a suffix that cannot be installed."""
+        """Also raise UserError for a suffix that cannot be installed."""
         if output.suffix != ".argosmodel":
             raise UserError(
                 f"--output {output}: the name of a package for Argos Translate ends in .argosmodel"
@@ -125,7 +124,7 @@ class Argos(CTranslate2):
         """Give a temporary folder, which becomes the package if the block succeeds."""
         output.parent.mkdir(parents=True, exist_ok=True)
         with ending_at_sigterm(), own_part(output.absolute()) as temporary:
-            folder = temporary / _package_name(_languages(config))
+            folder = temporary / _package_name(config)
             yield folder
             with replacing(output) as part, zipfile.ZipFile(part, "w") as archive:
                 for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -137,11 +136,11 @@ class Argos(CTranslate2):
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
         """Return code that uses the package, and what it does not do."""
-        languages = _languages(config)
+        src, tgt = _codes(config)
         return _USAGE.format(
-            file=f"{_package_name(languages)}.argosmodel",
-            src=_code_of(languages.src),
-            tgt=_code_of(languages.tgt),
+            file=f"{_package_name(config)}.argosmodel",
+            src=src,
+            tgt=tgt,
             longest=self.max_positions,
             notes=self.notes(config, tokenizers),
         )
@@ -159,27 +158,18 @@ class Argos(CTranslate2):
         write_weights(translator.model, tokenizers, path, first_piece=first_piece, never=never)
         own = spm_of(tokenizers)[0] if is_imported(tokenizers) else None
         write_atomic(folder / _TOKENIZER, own or with_quoting(tokenizers.src.model))
-        src, tgt = _languages(translator.config)
-        metadata = {
-            "package_version": "1.0",
-            "argos_version": "1.9.0",
-            "from_code": _code_of(src),
-            "from_name": language_name(src),
-            "to_code": _code_of(tgt),
-            "to_name": language_name(tgt),
-        }
+        metadata = {"package_version": "1.0", "argos_version": "1.9.0"}
+        codes, languages = _codes(translator.config), languages_of(translator.config.data)
+        for name, code, language in zip(("from", "to"), codes, languages or (), strict=True):
+            metadata |= {f"{name}_code": code, f"{name}_name": language_name(language)}
         write_json(folder / "metadata.json", metadata)
 
     def compared_search(self, decoding: DecodingConfig) -> dict[str, Any]:
         """Argos Translate replaces unknown tokens, and outputs 1 to 256 tokens."""
-        unlike_ours: dict[str, Any] = {"max_len_factor": 0.0, "max_len_extra": self.max_positions}
-        unlike_ours["min_len_extra"] = 1
-        return {"replace_unk": decoding.replace_unk, **unlike_ours}
+        limits = {"max_len_factor": 0.0, "max_len_extra": self.max_positions, "min_len_extra": 1}
+        return {"replace_unk": decoding.replace_unk, **limits}
 
-    def source_ids(
-        self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
-    ) -> list[list[int]]:
-        """Return the ids here of lines as Argos Translate splits them, for CTranslate2."""
+    def source_ids(self, folder: Path, lines: list[str], tokenizers: Tokenizers) -> list[list[int]]:
         known = {*source_vocabulary(folder / _MODEL)}
         unknown = read_json(folder / _MODEL / "config.json")["unk_token"]
         split = _pieces(processor_of(folder / _TOKENIZER), lines)
@@ -188,43 +178,35 @@ class Argos(CTranslate2):
             for pieces in split
         ]
 
-    def translate(
-        self, folder: Path, sources: Sequence[Source], tokenizers: Tokenizers
-    ) -> list[str]:
-        """Return translations as text, computed as Argos Translate does."""
+    def translate(self, folder: Path, sources: list[Source], tokenizers: Tokenizers) -> list[str]:
         from ctranslate2 import Translator
 
         processor = processor_of(folder / _TOKENIZER)
         translator = Translator(str(folder / _MODEL), device="cpu", compute_type="float32")
-        pieces = _pieces(processor, (source.text for source in sources))
+        pieces = _pieces(processor, [source.text for source in sources])
         results = translator.translate_batch(pieces, **_OPTIONS)
         return [_without_underscores(processor.decode_pieces(x.hypotheses[0])) for x in results]
 
     def shown(self, translation: "Translation") -> str:
-        """Return a translation of this toolkit as Argos Translate writes it."""
         return _without_underscores(translation.text)
 
 
-def _languages(config: Config) -> LanguagePair:
+def _package_name(config: Config) -> str:
+    """Return the name of a package's folder, under which Argos Translate installs it."""
+    return f"translate-{'_'.join(_codes(config))}-seq2seq"
+
+
+def _codes(config: Config) -> list[str]:
+    """Return the codes by which LibreTranslate knows the languages."""
     languages = languages_of(config.data)
     assert languages is not None, "require() is called first"
-    return languages
+    return [_CODES.get(language.lower(), language.lower()) for language in languages]
 
 
-def _package_name(languages: LanguagePair) -> str:
-    """Return the name of a package's folder, under which Argos Translate installs it."""
-    return f"translate-{_code_of(languages.src)}_{_code_of(languages.tgt)}-seq2seq"
-
-
-def _code_of(language: str) -> str:
-    """Return the code by which LibreTranslate knows a language."""
-    return _CODES.get(language.lower(), language.lower())
-
-
-def _pieces(processor: Any, lines: Iterable[str]) -> list[list[str]]:
+def _pieces(processor: Any, lines: list[str]) -> list[list[str]]:
     """Split lines, whose lone surrogates become question marks."""
     encoded = [line.encode("utf-8", "replace").decode("utf-8") for line in lines]
-    return [processor.encode(line, out_type=str) for line in encoded]
+    return processor.encode(encoded, out_type=str)
 
 
 def _without_underscores(text: str) -> str:

@@ -6,24 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.extras.export.format import (
-    COMMON_OPTIONS,
-    Format,
-    Source,
-    is_imported,
-    length_limits,
-)
-from seq2seq_cli.extras.export.vocabularies import SOURCE_SPM, TARGET_SPM, split_ids, write_spm
+from seq2seq_cli.extras.export.format import Format, Source, is_imported
+from seq2seq_cli.extras.export.vocabularies import SPMS, split_ids, write_tokenizers
 from seq2seq_cli.files import read_json
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.tokenizers.tokenizer import (
-    BOS_ID,
-    PAD_ID,
-    UNK_ID,
-    Tokenizer,
-    Tokenizers,
-    save_tokenizers,
-)
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
@@ -31,12 +18,12 @@ if TYPE_CHECKING:
 _USAGE = """```python
 import ctranslate2, sentencepiece
 
-src, tgt = (sentencepiece.SentencePieceProcessor(file) for file in ({src}, {tgt}))
+src, tgt = (sentencepiece.SentencePieceProcessor(file) for file in ("{src}", "{tgt}"))
 translator = ctranslate2.Translator(".")
 
 
 def translate(line):
-    line = {line}
+    line = " ".join(line.split()){quoted}
     pieces = {pieces}
     if not pieces:
         return ""
@@ -48,7 +35,7 @@ def translate(line):
         suppress_sequences={never},
         {options},
     )
-    return {text}
+    return " ".join(tgt.decode(results[0].hypotheses[0]).split()){unquoted}
 
 
 print(translate("a sentence"))
@@ -58,20 +45,6 @@ Run this in the folder, and translate one sentence at a time, as in the training
 {notes}"""
 
 
-# What `translate` does before and after CTranslate2: with vocabularies that were learned here, in
-# which ▁ is quoted, and with imported ones.
-_LEARNED = {
-    "line": '" ".join(line.split()).replace("▁", "\\ufdd0")',
-    "pieces": "[src.id_to_piece(i) for i in src.encode(line)]",
-    "text": '" ".join(tgt.decode(results[0].hypotheses[0]).split()).replace("\\ufdd0", "▁")',
-}
-_IMPORTED = {
-    "line": '" ".join(line.split())',
-    "pieces": "src.encode(line, out_type=str)",
-    "text": '" ".join(tgt.decode(results[0].hypotheses[0]).split())',
-}
-
-
 class CTranslate2(Format):
     """A folder with weights in fp32, which CTranslate2 converts on loading, and vocabularies."""
 
@@ -79,17 +52,15 @@ class CTranslate2(Format):
     library = "ctranslate2"
     max_positions = 4_096  # size of the table of positional encodings
     model_options: ClassVar = {
-        **COMMON_OPTIONS,
+        **Format.model_options,
         **dict.fromkeys(("embedding_scale", "position_offset", "source_eos")),
         "feature_positions": (True,),
         "activation": ("relu", "gelu", "silu"),
         "positions": ("sinusoidal", "rotary"),
     }
     search_options: ClassVar = {
+        **Format.search_options,
         "beam_size": "beam_size",
-        "length_penalty": "length_penalty",
-        "repetition_penalty": "repetition_penalty",
-        "no_repeat_ngram_size": "no_repeat_ngram_size",
         "top_k": "sampling_topk",
         "top_p": "sampling_topp",
         "temperature": "sampling_temperature",
@@ -98,62 +69,49 @@ class CTranslate2(Format):
     feature_usage = "They precede the text, after a tag: `pieces = [*features, *pieces]`."
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
-        """Return code that uses the model with the run's search options."""
-        names, code = (SOURCE_SPM, TARGET_SPM), _IMPORTED
-        if not is_imported(tokenizers):
-            is_one = tokenizers.src is tokenizers.tgt
-            paths = RunFolder(Path()).new_tokenizer_paths(is_one=is_one)
-            names, code = (paths[0].name, paths[1].name), _LEARNED
+        (src, tgt), pieces, quoted, unquoted = SPMS, "src.encode(line, out_type=str)", "", ""
+        if not is_imported(tokenizers):  # but learned here, with ▁ quoted
+            paths = RunFolder(Path()).new_tokenizer_paths(is_one=tokenizers.src is tokenizers.tgt)
+            src, tgt = (path.name for path in paths)
+            pieces = "[src.id_to_piece(i) for i in src.encode(line)]"
+            quoted, unquoted = r'.replace("▁", "\ufdd0")', r'.replace("\ufdd0", "▁")'
         options = {"beam_size": 1} | self.search_of(config.decoding)
         if config.decoding.sampling:
             options = {"sampling_topk": 0} | options  # sample from all tokens
         return _USAGE.format(
-            **code,
-            src=f'"{names[0]}"',
-            tgt=f'"{names[1]}"',
-            **length_limits(config.decoding, "len(pieces)"),
+            **{"src": src, "tgt": tgt, "pieces": pieces, "quoted": quoted, "unquoted": unquoted},
+            **self.length_limits(config.decoding, "len(pieces)"),
             never=never_pieces(tokenizers),
             options=", ".join(f"{name}={value}" for name, value in options.items()),
             notes=self.notes(config, tokenizers),
         )
 
     def write(self, translator: "Translator", folder: Path) -> None:
-        """Write weights, vocabularies and our tokenizers."""
         plugins.require("ctranslate2", "export", f"--format {self.name}")
         from seq2seq_cli.extras.export.ctranslate2_weights import write_weights
 
         write_weights(translator.model, translator.tokenizers, folder)
-        if is_imported(translator.tokenizers):
-            write_spm(translator.tokenizers, folder)
-        else:
-            save_tokenizers(RunFolder(folder), translator.tokenizers)
+        write_tokenizers(translator.tokenizers, folder)
 
-    def source_ids(
-        self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
-    ) -> list[list[int]]:
-        """Return the ids here of lines in CTranslate2's own vocabulary."""
+    def source_ids(self, folder: Path, lines: list[str], tokenizers: Tokenizers) -> list[list[int]]:
         vocabulary = source_vocabulary(folder)
         if is_imported(tokenizers):
             found = split_ids(folder, vocabulary, lines)
             return [tokenizers.src.ids_of([vocabulary[i] for i in ids]) for ids in found]
         ids = {piece: number for number, piece in enumerate(vocabulary)}
-        is_shared = (folder / "tokenizer.model").exists()
-        src = Tokenizer.load(RunFolder(folder).tokenizer_paths(shared=is_shared)[0])
+        src = Tokenizer.load(RunFolder(folder).tokenizer_paths(shared=True)[0])
         return [[ids[piece] for piece in src.pieces_of(src.to_ids(line))] for line in lines]
 
-    def translate(
-        self, folder: Path, sources: Sequence[Source], tokenizers: Tokenizers
-    ) -> list[str]:
-        """Return the pieces of translations, computed one by one."""
+    def translate(self, folder: Path, sources: list[Source], tokenizers: Tokenizers) -> list[str]:
         import ctranslate2
 
         translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
         never = never_pieces(tokenizers)
-        pieces = [tokenizers.src.pieces_of(source.ids) for source in sources]
-        return [
-            " ".join(greedy(translator, [line], source.longest, never)[0])
-            for line, source in zip(pieces, sources, strict=True)
-        ]
+        translations: list[str] = []
+        for source in sources:  # one by one
+            pieces = tokenizers.src.pieces_of(source.ids)
+            translations += map(" ".join, greedy(translator, [pieces], source.longest, never))
+        return translations
 
 
 def greedy(
@@ -177,11 +135,7 @@ def source_vocabulary(folder: Path) -> list[str]:
 
 
 def never_pieces(tokenizers: Tokenizers) -> list[list[str]]:
-    """Return the tokens that no translation contains, as CTranslate2 expects them.
-
-    Imported models have no PAD there, and perhaps a start token, which their weights make
-    impossible.
-    """
+    """Return tokens never to output; imported models lack PAD, and a bias bars a start token."""
     never = [UNK_ID] if is_imported(tokenizers) else [PAD_ID, UNK_ID, BOS_ID]
     return [[piece] for piece in tokenizers.tgt.pieces_of(never)]
 

@@ -18,11 +18,7 @@ from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizers
 
-_ACTIVATIONS: dict[Activation, str] = {
-    "relu": "RELU",
-    "gelu": "GELU",
-    "silu": "SWISH",
-}  # by CTranslate2's names
+_ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 _IMPOSSIBLE = -10_000.0  # added to a logit; the exponential of it is zero
 
 
@@ -53,11 +49,10 @@ def write_weights(
     _fill_side(spec.encoder, model.encoder, model.encoder_norm, model)
     _fill_side(spec.decoder, model.decoder, model.decoder_norm, model)
     has_start = bool(model.tgt_embedding.weight[BOS_ID].any())
-    rows = ctranslate2_rows(tokenizers, has_start=has_start)
-    src_rows, tgt_rows = map(list, rows)
+    src_rows, tgt_rows = map(list, ctranslate2_rows(tokenizers, has_start=has_start))
     spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight[src_rows])
     spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight[tgt_rows])
-    spec.decoder.start_from_zero_embedding = BOS_ID not in rows.tgt
+    spec.decoder.start_from_zero_embedding = BOS_ID not in tgt_rows
     if is_imported(tokenizers):
         never = [*never, BOS_ID]
     projection, output = spec.decoder.projection, model.projection
@@ -68,11 +63,10 @@ def write_weights(
             bias = _array(output.bias)
         bias[list(never)] = _IMPOSSIBLE
         projection.bias = bias[tgt_rows]
-    pieces = names_of(tokenizers.tgt, rows.tgt)
-    spec.register_source_vocabulary(names_of(tokenizers.src, rows.src))
-    spec.register_target_vocabulary(pieces)
+    spec.register_source_vocabulary(names_of(tokenizers.src, src_rows))
+    spec.register_target_vocabulary(names_of(tokenizers.tgt, tgt_rows))
     unk, bos, eos = tokenizers.tgt.pieces_of([UNK_ID, BOS_ID, EOS_ID])
-    start = bos if BOS_ID in rows.tgt else eos  # any entry: the decoder gets a zero vector
+    start = bos if BOS_ID in tgt_rows else eos  # any entry: the decoder gets a zero vector
     spec.config.unk_token, spec.config.bos_token = unk, first_piece or start
     spec.config.eos_token, spec.config.decoder_start_token = eos, start
     spec.config.layer_norm_epsilon = options.norm_epsilon
@@ -96,10 +90,8 @@ def _fill_side(side: Any, layers: nn.ModuleList, norm: nn.Module, model: Transfo
         _fill_norm(side.layer_norm, norm)
     for target, layer in zip(side.layer, layers, strict=True):
         assert isinstance(layer, EncoderLayer | DecoderLayer)
-        attention, feed_forward = layer.self_attention, layer.feed_forward
-        linear = target.self_attention.linear
-        query = query_with_scale(attention)
-        _fill_linear(linear[0], query, attention.key, attention.value)
+        attention, linear = layer.self_attention, target.self_attention.linear
+        _fill_linear(linear[0], query_with_scale(attention), attention.key, attention.value)
         _fill_linear(linear[1], attention.output)
         _fill_norm(target.self_attention.layer_norm, layer.self_attention_residual.norm)
         if isinstance(layer, DecoderLayer):
@@ -108,8 +100,8 @@ def _fill_side(side: Any, layers: nn.ModuleList, norm: nn.Module, model: Transfo
             _fill_linear(linear[1], cross.key, cross.value)
             _fill_linear(linear[2], cross.output)
             _fill_norm(target.attention.layer_norm, layer.cross_attention_residual.norm)
-        _fill_linear(target.ffn.linear_0, feed_forward.expand)
-        _fill_linear(target.ffn.linear_1, feed_forward.contract)
+        _fill_linear(target.ffn.linear_0, layer.feed_forward.expand)
+        _fill_linear(target.ffn.linear_1, layer.feed_forward.contract)
         _fill_norm(target.ffn.layer_norm, layer.feed_forward_residual.norm)
 
 

@@ -70,14 +70,12 @@ def export(
     check_utf8(output.absolute())
     run = RunFolder(run_dir)
     run.ensure_is_run()
-    overrides = ["decoding.precision=fp32"]
-    if tag is not None:
-        overrides.append(f"decoding.tag={yaml_text(tag)}")
+    overrides = [] if tag is None else [f"decoding.tag={yaml_text(tag)}"]
+    overrides.append("decoding.precision=fp32")
     translator = Translator.load(run_dir, "cpu", overrides, which=which, with_pytorch=True)
     translator.config = _with_languages(translator.config, langs)
     config, tokenizers = translator.config, translator.tokenizers
-    reason = unsupported(format_name, config, tokenizers)
-    if reason := reason or target.limits_of_run(translator):
+    if reason := unsupported(format_name, config, tokenizers) or target.limits_of_run(translator):
         raise UserError(f"--format {format_name} does not support this model: {reason}")
     target.require(config, tokenizers)
     usage = target.usage(config, tokenizers)
@@ -102,10 +100,7 @@ def _with_languages(config: Config, langs: str | None) -> Config:
 
 
 def _compare(target: Format, translator: Translator, run_dir: Path, folder: Path) -> str:
-    """Compare an export with the run; return a report of how many translations are equal.
-
-    Raises UserError if a line has other ids there, or if too many translations differ.
-    """
+    """Compare an export with the run; return a report, or raise UserError."""
     config, tokenizers = translator.config, translator.tokenizers
     inputs, kind = _validation_inputs(translator, run_dir), "validation"
     if not inputs and (is_imported(tokenizers) or not config.data.train):
@@ -114,11 +109,10 @@ def _compare(target: Format, translator: Translator, run_dir: Path, folder: Path
     known = tokenizers.src.to_ids_batch(lines), target.source_ids(folder, lines, tokenizers)
     for text, our_ids, their_ids in zip(lines, *known, strict=True):
         if our_ids != their_ids:
-            raise UserError(
-                f"the export tokenizes a line differently from the run: {short(text)!r}"
-            )
-    names = ("max_len_factor", "max_len_extra", "tokens_per_batch", "tag")  # else greedy search
-    options = {name: getattr(config.decoding, name) for name in names}
+            line = repr(short(text))
+            raise UserError(f"the export tokenizes a line differently from the run: {line}")
+    kept = {"max_len_factor", "max_len_extra", "tokens_per_batch", "tag"}  # else greedy search
+    options = config.decoding.model_dump(include=kept)
     if kind == "made-up":  # translations of which may never end
         options |= {"max_len_factor": 0.0, "max_len_extra": _LONGEST_MADE_UP}
     compared = _comparable(target, translator, inputs, DecodingConfig(**options))
@@ -155,32 +149,31 @@ def _comparable(
 ) -> list[tuple[TranslationInput, Source]]:
     """Return inputs with what other programs translate.
 
-    Lines that are split into segments are left out, as other programs do not split lines, and lines
-    for which the format has no positions, or not this tag.
+    They split no lines into segments, and may lack positions or the tag: such lines are left out.
     """
     config = translator.config
     limit = float("inf") if config.model.positions == "rotary" else target.max_positions
     if not target.has_tags:
         inputs = [line for line in inputs if line.tag in (None, config.decoding.tag)]
+    texts = lines_for(translator.tokenizers, [line.text for line in inputs])
     compared = []
-    for line, segments in zip(inputs, translator.cut(inputs)[0], strict=True):
-        if len(segments) == 1:
-            ids = segments[0].src_ids
+    for line, text, cut in zip(inputs, texts, translator.cut(inputs)[0], strict=True):
+        if len(cut) == 1:
+            ids = cut[0].src_ids
             longest = decoding.max_length(len(ids))
             if max(len(ids), longest) < limit:
-                (text,) = lines_for(translator.tokenizers, [line.text])
                 compared.append((line, Source(text, ids, longest)))
     return compared
 
 
 def _validation_inputs(translator: Translator, run_dir: Path) -> list[TranslationInput]:
     """Return some validation sources; none, with a warning, if the text no longer exists."""
-    text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
-    if text is None:
+    config = translator.config
+    if (text := config.valid_text) is None:
         return []
     if (found := located(text, run_dir)) is None:
         lacking = f"the run's validation text {text.files[0]} does not exist"
         logger.warning(f"translations are not compared: {lacking}")
         return []
-    pairs = itertools.islice(read_pairs(found, on_bad_line), _LINES_TO_COMPARE)
+    pairs = itertools.islice(read_pairs(found, config.data.on_bad_line), _LINES_TO_COMPARE)
     return [input_of(pair) for pair in pairs if pair is not None]

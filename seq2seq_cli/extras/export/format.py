@@ -5,8 +5,8 @@ A format is a class in a file of this folder, whose instance is the module's `FO
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -22,23 +22,12 @@ if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
     from seq2seq_cli.model.transformer import Transformer
 
-# Options that do not change what a translation is, and the options that `length_limits` uses.
-_NOT_SEARCH = ("precision", "engine", "tokens_per_batch", "n_best", "seed", "tag")
-_MAX_LENGTHS = ("max_len_factor", "max_len_extra")
-_MIN_LENGTHS = ("min_len_factor", "min_len_extra")
+# Options that do not change what a translation is, and the longest one, which every format knows.
+_NOT_SEARCH = (
+    *("precision", "engine", "tokens_per_batch", "n_best", "seed", "tag"),
+    *("max_len_factor", "max_len_extra"),
+)
 _MOST_TAGS = 20  # that a README lists
-# Options of section `model` that every format supports, with their values; None: all values, but
-# `limits` may look at them.
-COMMON_OPTIONS: Mapping[str, Collection[object] | None] = {
-    **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "dropout", "attention_dropout")),
-    **dict.fromkeys(("activation_dropout", "attention_bias", "output_bias", "tie_embeddings")),
-    **dict.fromkeys(("norm_epsilon", "position_base")),
-    "norm": ("pre", "post"),
-    "attention_scale": ("sqrt", "none", "temperature"),
-    "rotary_cross_attention": (False,),
-    "ngrams": (1,),
-    **dict.fromkeys(("ngram_buckets", "ngram_dropout")),
-}
 
 
 class Source(NamedTuple):
@@ -59,20 +48,31 @@ class Format(ABC):
     is_for_imported: ClassVar[bool] = False  # whether it knows imported vocabularies only
     has_tags: ClassVar[bool] = True  # whether every source may have a tag of its own
     has_min_length: ClassVar[bool] = True  # of translations
-    # The options of section `model` that it knows, with their values; None stands for all values.
-    # Options that are not here are unknown.
-    model_options: ClassVar[Mapping[str, Collection[object] | None]]
-    # The search options of the other program by the names of `decoding`.
-    search_options: ClassVar[Mapping[str, str]]
+    # The options of section `model` that it knows, with their values; None stands for all values,
+    # but `limits` may look at them. Options that are not here are unknown; these are known to all.
+    model_options: ClassVar[Mapping[str, Collection[object] | None]] = {
+        **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "dropout", "attention_dropout")),
+        **dict.fromkeys(("activation_dropout", "attention_bias", "output_bias", "tie_embeddings")),
+        **dict.fromkeys(("norm_epsilon", "position_base", "ngram_buckets", "ngram_dropout")),
+        "norm": ("pre", "post"),
+        "attention_scale": ("sqrt", "none", "temperature"),
+        "rotary_cross_attention": (False,),
+        "ngrams": (1,),
+    }
+    # The search options of the other program by the names of `decoding`, first those that have the
+    # same name in several programs.
+    search_options: ClassVar[Mapping[str, str]] = {
+        name: name for name in ("length_penalty", "repetition_penalty", "no_repeat_ngram_size")
+    }
     tag_usage: ClassVar[str]  # Markdown: how to give a tag, and features
     feature_usage: ClassVar[str]
 
     def limits(self, config: Config) -> str | None:
         """Return the reason why the format cannot represent a model of this config, or None."""
-        kinds = (config.tokenizer.kind.src, config.tokenizer.kind.tgt)
-        other = [kind for kind in kinds if not TOKENIZER_KINDS[kind].is_sentencepiece]
-        if self.needs_sentencepiece and other and not has_imported_kind(config):
-            return f"tokenizer.kind {other[0]} is not SentencePiece's"
+        if self.needs_sentencepiece and not has_imported_kind(config):
+            for kind in (config.tokenizer.kind.src, config.tokenizer.kind.tgt):
+                if not TOKENIZER_KINDS[kind].is_sentencepiece:
+                    return f"tokenizer.kind {kind} is not SentencePiece's"
         return config.model.unknown_option(self.model_options)
 
     def limits_of_model(self, model: "Transformer") -> str | None:
@@ -81,9 +81,8 @@ class Format(ABC):
         from seq2seq_cli.model.layers import ACTIVATIONS
 
         known = self.model_options["activation"] or ()
-        return unknown_part(
-            model, [type(make()) for name, make in ACTIVATIONS.items() if name in known]
-        )
+        makers = [make for name, make in ACTIVATIONS.items() if name in known]
+        return unknown_part(model, [type(make()) for make in makers])
 
     def limits_of_run(self, translator: "Translator") -> str | None:
         """Return the reason why the format cannot represent these weights."""
@@ -106,15 +105,11 @@ class Format(ABC):
         """Return code for the README that uses the model, and what it cannot do."""
 
     @abstractmethod
-    def source_ids(
-        self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
-    ) -> list[list[int]]:
+    def source_ids(self, folder: Path, lines: list[str], tokenizers: Tokenizers) -> list[list[int]]:
         """Return the ids here of what the other program makes of lines, without EOS."""
 
     @abstractmethod
-    def translate(
-        self, folder: Path, sources: Sequence[Source], tokenizers: Tokenizers
-    ) -> list[str]:
+    def translate(self, folder: Path, sources: list[Source], tokenizers: Tokenizers) -> list[str]:
         """Return greedy translations by the other program in fp32, in the form of `shown`."""
 
     def shown(self, translation: "Translation") -> str:
@@ -134,23 +129,27 @@ class Format(ABC):
     ) -> None:
         """Raise UserError if the config does not say what the format needs."""
 
-    @contextmanager
-    def opened(self, output: Path, config: Config) -> Iterator[Path]:
+    def opened(self, output: Path, config: Config) -> AbstractContextManager[Path]:
         """Give a folder to write to, which becomes the output if the block succeeds."""
-        with new_folder(output) as part:
-            yield part
+        return new_folder(output)
 
     def search_of(self, options: DecodingConfig) -> dict[str, Any]:
         """Return the search options that are not defaults, by the other program's names."""
-        given = _given(options)
+        given, known = _given(options), self.search_options
+        return {theirs: given[ours] for ours, theirs in known.items() if ours in given}
+
+    def length_limits(self, options: DecodingConfig, length: str) -> dict[str, str]:
+        """Return Python code for the greatest and least length of a translation in tokens."""
+        shortest = f"int({options.min_len_factor} * {length}) + {options.min_len_extra}"
         return {
-            theirs: given[ours] for ours, theirs in self.search_options.items() if ours in given
+            "longest": f"int({options.max_len_factor} * {length}) + {options.max_len_extra}",
+            "shortest": shortest if options.min_len_factor or options.min_len_extra else "0",
         }
 
     def notes(self, config: Config, tokenizers: Tokenizers) -> str:
         """Return what the README says of unsupported search options, tags and features."""
-        known, notes = {*self.search_options, *_MAX_LENGTHS, *_NOT_SEARCH}, ""
-        known |= {*_MIN_LENGTHS} if self.has_min_length else set()
+        known, notes = {*self.search_options, *_NOT_SEARCH}, ""
+        known |= {"min_len_factor", "min_len_extra"} if self.has_min_length else set()
         known |= {"sampling"} if "temperature" in known else set()
         options = config.decoding
         if unknown := [f"`decoding.{name}`" for name in _given(options) if name not in known]:
@@ -188,23 +187,13 @@ def is_imported(tokenizers: Tokenizers) -> bool:
     return all(tokenizer.kind == "spm_vocab" for tokenizer in tokenizers)
 
 
-def length_limits(options: DecodingConfig, length: str) -> dict[str, str]:
-    """Return Python code for the greatest and least length of a translation in tokens."""
-    shortest = f"int({options.min_len_factor} * {length}) + {options.min_len_extra}"
-    return {
-        "longest": f"int({options.max_len_factor} * {length}) + {options.max_len_extra}",
-        "shortest": shortest if options.min_len_factor or options.min_len_extra else "0",
-    }
-
-
 def _given(options: DecodingConfig) -> dict[str, Any]:
     defaults = DecodingConfig().with_search()
-    numbers = options.with_search()
-    given = {name: value for name, value in numbers if value != getattr(defaults, name)}
-    if not options.sampling:  # else CTranslate2 would sample
-        for name in ("temperature", "top_k", "top_p"):
-            given.pop(name, None)
+    unused = set() if options.sampling else {"temperature", "top_k", "top_p"}
     if options.length_penalty_formula != "power":  # the number has another meaning then
-        given["length_penalty_formula"] = options.length_penalty_formula
-        given.pop("length_penalty", None)
-    return given
+        unused.add("length_penalty")
+    return {
+        name: value
+        for name, value in options.with_search()
+        if value != getattr(defaults, name) and name not in unused
+    }

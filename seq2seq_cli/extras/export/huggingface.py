@@ -1,32 +1,16 @@
 """Marian and Pegasus models for `AutoModelForSeq2SeqLM` and `AutoTokenizer` of transformers 5."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.languages import languages_of
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.extras.export.format import (
-    COMMON_OPTIONS,
-    Format,
-    Source,
-    has_imported_kind,
-    is_imported,
-    length_limits,
-)
-from seq2seq_cli.extras.export.vocabularies import Rows, huggingface_rows
+from seq2seq_cli.extras.export.format import Format, Source, has_imported_kind, is_imported
+from seq2seq_cli.extras.export.vocabularies import Rows, huggingface_rows, write_tokenizers
 from seq2seq_cli.extras.export.weights import huggingface_weights
 from seq2seq_cli.files import write_json
-from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.tokenizers.tokenizer import (
-    BOS_ID,
-    EOS_ID,
-    PAD_ID,
-    UNK_ID,
-    Tokenizers,
-    save_tokenizers,
-)
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizers
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
@@ -83,7 +67,7 @@ class HuggingFace(Format):
     needs_sentencepiece = True
     max_positions = 1_024  # size of the table of positional encodings
     model_options: ClassVar = {
-        **COMMON_OPTIONS,
+        **Format.model_options,
         **dict.fromkeys(("embedding_scale", "position_offset")),
         "feature_positions": (True,),
         "activation": ("relu", "gelu", "silu"),
@@ -91,13 +75,9 @@ class HuggingFace(Format):
         "source_eos": (True,),
     }
     search_options: ClassVar = {
+        **Format.search_options,
         "beam_size": "num_beams",
-        "length_penalty": "length_penalty",
-        "repetition_penalty": "repetition_penalty",
-        "no_repeat_ngram_size": "no_repeat_ngram_size",
-        "top_k": "top_k",
-        "top_p": "top_p",
-        "temperature": "temperature",
+        **{name: name for name in ("top_k", "top_p", "temperature")},
     }
     tag_usage = """The id of a tag precedes the source:
 `[tokenizer.convert_tokens_to_ids(tag), *tokenizer(line)["input_ids"]]`."""
@@ -107,13 +87,12 @@ class HuggingFace(Format):
     def limits(self, config: Config) -> str | None:
         """Two matrices of embeddings are possible only with Marian's own tokenizer."""
         model = config.model
-        needed = {"model.positions: sinusoidal": model.positions == "sinusoidal"}
-        if not has_imported_kind(config) or model.norm == "pre":  # Pegasus has one matrix too
-            one = {
-                "tokenizer.shared": config.tokenizer.shared,
-                "model.tie_embeddings": model.tie_embeddings,
-            }
-            needed = one | needed
+        has_two = has_imported_kind(config) and model.norm == "post"  # Pegasus has one matrix
+        needed = {
+            "tokenizer.shared": has_two or config.tokenizer.shared,
+            "model.tie_embeddings": has_two or model.tie_embeddings,
+            "model.positions: sinusoidal": model.positions == "sinusoidal",
+        }
         if lacking := [option for option, is_given in needed.items() if not is_given]:
             return f"it needs {' and '.join(lacking)}"
         if model.norm_epsilon > _EPSILON:
@@ -123,7 +102,6 @@ class HuggingFace(Format):
         return super().limits(config)
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
-        """Return code that uses the model with the run's search options."""
         notes, is_own = self.notes(config, tokenizers), is_imported(tokenizers)
         if not is_own and config.tokenizer.normalization.src != "identity":
             notes += _NORMALIZED
@@ -134,7 +112,7 @@ class HuggingFace(Format):
             notes += _STORED_POSITIONS
         return _USAGE.format(
             line="line" if not is_own else '" ".join(line.split())',
-            **length_limits(config.decoding, "length"),
+            **self.length_limits(config.decoding, "length"),
             notes=notes,
         )
 
@@ -147,50 +125,38 @@ class HuggingFace(Format):
     def write(self, translator: "Translator", folder: Path) -> None:
         """Write weights, config, generation config, and a tokenizer for both sides, and our own."""
         plugins.require("transformers", "export", f"--format {self.name}")
-        from seq2seq_cli.extras.export.huggingface_tokenizer import (
-            fast_tokenizer,
-            write_marian_tokenizer,
-        )
+        from seq2seq_cli.extras.export import huggingface_tokenizer
         from seq2seq_cli.model.weights import save_tensors
 
         config, tokenizers = translator.config, translator.tokenizers
-        rows = huggingface_rows(tokenizers)
-        fast = (
-            None if is_imported(tokenizers) else fast_tokenizer(tokenizers.src, self.max_positions)
-        )
+        rows, most = huggingface_rows(tokenizers), self.max_positions
         folder.mkdir(parents=True, exist_ok=True)
+        if is_imported(tokenizers):
+            languages = languages_of(config.data)
+            huggingface_tokenizer.write_marian_tokenizer(tokenizers, rows, folder, most, languages)
+        else:
+            huggingface_tokenizer.fast_tokenizer(tokenizers.src, most).save_pretrained(folder)
+        write_tokenizers(tokenizers, folder)
         is_one = translator.model.src_embedding is translator.model.tgt_embedding
-        special = _special_tokens(rows)
-        described = _config(config.model, rows, is_one=is_one) | special
+        described = _config(config.model, rows, is_one=is_one) | _special_tokens(rows)
         write_json(folder / "config.json", {**described, "forced_eos_token_id": None})
         options = config.decoding
         longest = options.max_length(config.data.max_length) + 1  # of the longest source
-        search: dict[str, Any] = {"max_new_tokens": min(longest, self.max_positions - 1)}
-        search = {**_search(special, rows), **search, "num_beams": 1, **self.search_of(options)}
+        search = {**_search(rows), "max_new_tokens": min(longest, most - 1)}
+        search = {**search, "num_beams": 1, **self.search_of(options)}
         if options.width > 1:
             search["early_stopping"] = "never"  # until no better result is possible
         if options.sampling:
             search = {"top_k": 0, "do_sample": True} | search  # from all tokens
         write_json(folder / "generation_config.json", search)
-        tensors = huggingface_weights(translator.model, rows, self.max_positions)
+        tensors = huggingface_weights(translator.model, rows, most)
         save_tensors(tensors, folder / "model.safetensors")
-        if fast is None:
-            write_marian_tokenizer(tokenizers, rows, folder, self.max_positions, _codes(config))
-        else:
-            fast.save_pretrained(folder)
-            save_tokenizers(RunFolder(folder), tokenizers)
 
-    def source_ids(
-        self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
-    ) -> list[list[int]]:
-        """Return the ids here of what transformers makes of lines, without EOS."""
+    def source_ids(self, folder: Path, lines: list[str], tokenizers: Tokenizers) -> list[list[int]]:
         tokenizer, rows = _auto_tokenizer(folder), huggingface_rows(tokenizers)
         return [[rows.src[i] for i in tokenizer(line)["input_ids"][:-1]] for line in lines]
 
-    def translate(
-        self, folder: Path, sources: Sequence[Source], tokenizers: Tokenizers
-    ) -> list[str]:
-        """Return the tokens of translations, computed one by one."""
+    def translate(self, folder: Path, sources: list[Source], tokenizers: Tokenizers) -> list[str]:
         import torch
         from transformers import AutoModelForSeq2SeqLM, GenerationConfig
         from transformers.utils import logging
@@ -200,16 +166,16 @@ class HuggingFace(Format):
         logging.disable_progress_bar()
         tokenizer, rows = _auto_tokenizer(folder), huggingface_rows(tokenizers)
         theirs = {row: number for number, row in enumerate(rows.src)}
-        special = _special_tokens(rows)
+        eos = rows.tgt.index(EOS_ID)
         model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         # Greedy, not the run's own search.
-        model.generation_config = GenerationConfig(**_search(special, rows))
+        model.generation_config = GenerationConfig(**_search(rows))
         translations: list[str] = []
         for source in sources:
-            ids_BS = torch.tensor([[*(theirs[i] for i in source.ids), special["eos_token_id"]]])
+            ids_BS = torch.tensor([[*(theirs[i] for i in source.ids), eos]])
             output = model.generate(ids_BS, max_new_tokens=source.longest + 1)[0, 1:].tolist()
-            output = output[: output.index(special["eos_token_id"])]
-            translations.append(" ".join(tokenizer.convert_ids_to_tokens(output)))
+            tokens = tokenizer.convert_ids_to_tokens(output[: output.index(eos)])
+            translations.append(" ".join(tokens))
         return translations
 
 
@@ -225,39 +191,29 @@ def _auto_tokenizer(folder: Path) -> Any:
 
 def _special_tokens(rows: Rows) -> dict[str, int]:
     """Return the ids of special tokens there; imported models have one for PAD and BOS."""
-    start, tgt = rows.tgt.index(BOS_ID), list(rows.tgt)
-    pad = tgt.index(PAD_ID) if PAD_ID in tgt else start
+    start = rows.tgt.index(BOS_ID)
     return {
         "decoder_start_token_id": start,
         "bos_token_id": start,
-        "eos_token_id": tgt.index(EOS_ID),
-        "pad_token_id": pad,
+        "eos_token_id": rows.tgt.index(EOS_ID),
+        "pad_token_id": rows.tgt.index(PAD_ID) if PAD_ID in rows.tgt else start,
     }
 
 
-def _search(special: Mapping[str, int], rows: Rows) -> dict[str, Any]:
+def _search(rows: Rows) -> dict[str, Any]:
     """Return what generation needs: EOS at the maximum length, and tokens never to output."""
+    special: dict[str, Any] = _special_tokens(rows)
     never = [special["pad_token_id"], rows.tgt.index(UNK_ID), special["bos_token_id"]]
-    return {
-        **special,
-        "forced_eos_token_id": special["eos_token_id"],
-        "suppress_tokens": list(dict.fromkeys(never)),
-    }
-
-
-def _codes(config: Config) -> dict[str, str]:
-    languages = languages_of(config.data)
-    return {} if languages is None else {"source_lang": languages.src, "target_lang": languages.tgt}
+    special["forced_eos_token_id"] = special["eos_token_id"]
+    return {**special, "suppress_tokens": list(dict.fromkeys(never))}
 
 
 def _config(config: ModelConfig, rows: Rows, *, is_one: bool) -> dict[str, Any]:
     is_marian = config.norm == "post"
-    layer = {"attention_heads": config.heads, "ffn_dim": config.d_ff, "layerdrop": 0.0}
-    sides = {
-        f"{side}_{name}": value
-        for side, layers in config.layers
-        for name, value in {"layers": layers, **layer}.items()
-    }
+    sides: dict[str, Any] = {}
+    for side, layers in config.layers:
+        sides |= {f"{side}_layers": layers, f"{side}_layerdrop": 0.0}
+        sides |= {f"{side}_attention_heads": config.heads, f"{side}_ffn_dim": config.d_ff}
     return {
         "architectures": ["MarianMTModel" if is_marian else "PegasusForConditionalGeneration"],
         "model_type": "marian" if is_marian else "pegasus",

@@ -6,13 +6,14 @@ normalization, `tokenizers` may lose a combining mark that has no composed form 
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export.sentencepiece_rules import WHITE_SPACE
-from seq2seq_cli.extras.export.vocabularies import Rows, names_of, write_spm
+from seq2seq_cli.extras.export.vocabularies import Rows, names_of
 from seq2seq_cli.files import write_json
 from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
 from seq2seq_cli.tokenizers.sentencepiece_tokenizer import parsed
@@ -79,20 +80,17 @@ def write_marian_tokenizer(
     rows: Rows,
     folder: Path,
     max_length: int,
-    languages: Mapping[str, str],
+    languages: LanguagePair | None,
 ) -> None:
-    """Write the files of transformers' MarianTokenizer, for the vocabularies of imported models."""
-    write_spm(tokenizers, folder)
-    tables = [
-        {name: number for number, name in enumerate(names_of(tokenizer, ids, start="<pad>"))}
-        for tokenizer, ids in zip(tokenizers, rows, strict=True)
-    ]
-    write_json(folder / "vocab.json", tables[0])
-    if not tokenizers.is_shared:
-        write_json(folder / "target_vocab.json", tables[1])
+    """Write the tables of transformers' MarianTokenizer, for vocabularies of imported models."""
+    files = ("vocab.json", "target_vocab.json")[: 1 if tokenizers.is_shared else 2]
+    for file, tokenizer, ids in zip(files, tokenizers, rows, strict=False):
+        names = names_of(tokenizer, ids, start="<pad>")
+        write_json(folder / file, {name: number for number, name in enumerate(names)})
+    codes = zip(("source_lang", "target_lang"), languages or (), strict=False)
     options = {
         "tokenizer_class": "MarianTokenizer",
-        **languages,
+        **dict(codes),
         "separate_vocabs": not tokenizers.is_shared,
         "model_max_length": max_length,
         "unk_token": "<unk>",
@@ -195,19 +193,10 @@ def _byte_like(pieces: Iterable[str]) -> str:
     return f"{cuts[0][0]}(?={cuts[0][1]})"
 
 
-def _any_of(words: Iterable[str]) -> str:
-    """Return a pattern that matches any of the words, grouped by two letters as there are many."""
-    groups: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+def _any_of(words: Iterable[str], letters: int = 2) -> str:
+    """Return a pattern of any of the words, grouped by their first letters as there are many."""
+    groups: dict[str, list[str]] = defaultdict(list)
     for word in words:
-        groups[word[:1]][word[1:2]].append(word[2:])
-
-    def either(parts: Iterable[str]) -> str:
-        return f"(?:{'|'.join(parts)})"
-
-    return either(
-        re.escape(first)
-        + either(
-            re.escape(second) + either(map(re.escape, rest)) for second, rest in by_second.items()
-        )
-        for first, by_second in groups.items()
-    )
+        groups[word[:1] if letters else word].append(word[1:])
+    rest = {first: _any_of(ends, letters - 1) if letters else "" for first, ends in groups.items()}
+    return f"(?:{'|'.join(re.escape(first) + ends for first, ends in rest.items())})"

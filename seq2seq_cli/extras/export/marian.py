@@ -8,22 +8,17 @@ import io
 import json
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.loader import yaml_text
 from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.extras.export import vocabularies
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2
-from seq2seq_cli.extras.export.format import COMMON_OPTIONS, Format, Source, has_imported_kind
-from seq2seq_cli.extras.export.vocabularies import (
-    Rows,
-    marian_rows,
-    names_of,
-    split_ids,
-    write_spm,
-)
+from seq2seq_cli.extras.export.format import Format, Source, has_imported_kind
+from seq2seq_cli.extras.export.vocabularies import Rows, marian_rows
 from seq2seq_cli.extras.export.weights import marian_weights
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, Tokenizers
@@ -55,7 +50,7 @@ class Marian(Format):
     is_for_imported = True
     max_positions = 2_048  # that CTranslate2's converter writes
     model_options: ClassVar = {
-        **COMMON_OPTIONS,
+        **Format.model_options,
         "feature_positions": None,
         "embedding_scale": (True,),
         "activation": ("relu", "silu"),  # its gelu is x · sigmoid(1.702 x)
@@ -87,7 +82,6 @@ class Marian(Format):
         return super().limits_of_run(translator)
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
-        """Return a command that uses the model; decoder.yml has the search options."""
         notes = self.notes(config, tokenizers)
         return _USAGE.format(notes=notes, epsilon=config.model.norm_epsilon)
 
@@ -99,9 +93,10 @@ class Marian(Format):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / MODEL, _npz(translator.model, rows))
         for name, tokenizer, ids in zip(names, tokenizers, rows, strict=True):
-            lines = (f"{_quoted(p)}: {n}\n" for n, p in enumerate(names_of(tokenizer, ids)))
+            pieces = vocabularies.names_of(tokenizer, ids)
+            lines = (f"{_quoted(piece)}: {number}\n" for number, piece in enumerate(pieces))
             write_atomic(folder / name, "".join(lines).encode())
-        write_spm(tokenizers, folder)
+        vocabularies.write_tokenizers(tokenizers, folder)
         options: dict[str, Any] = {
             "relative-paths": True,
             "models": [MODEL],
@@ -111,34 +106,27 @@ class Marian(Format):
         }
         if decoding.max_len_factor:
             options["max-length-factor"] = decoding.max_len_factor
-        text = "".join(f"{name}: {yaml_text(value)}\n" for name, value in options.items())
-        write_atomic(folder / "decoder.yml", text.encode())
+        write_atomic(folder / "decoder.yml", _yaml(options))
 
-    def source_ids(
-        self, folder: Path, lines: Sequence[str], tokenizers: Tokenizers
-    ) -> list[list[int]]:
-        """Return the ids here of what source.spm and vocab.yml make of lines."""
+    def source_ids(self, folder: Path, lines: list[str], tokenizers: Tokenizers) -> list[list[int]]:
         from ctranslate2.converters.marian import load_vocab
 
-        (src_rows, _), vocabulary = marian_rows(tokenizers), vocabulary_names(tokenizers)[0]
-        found = split_ids(folder, load_vocab(str(folder / vocabulary)), lines)
-        return [[src_rows[i] for i in ids] for ids in found]
+        rows, vocabulary = marian_rows(tokenizers).src, vocabulary_names(tokenizers)[0]
+        found = vocabularies.split_ids(folder, load_vocab(str(folder / vocabulary)), lines)
+        return [[rows[i] for i in ids] for ids in found]
 
     def compared_model(self, model: "Transformer") -> "Transformer":
         """Return the model with the positions and the epsilon that CTranslate2 gives it."""
         from seq2seq_cli.model.transformer import Transformer
 
         changed = {"position_base": 10_000.0, "norm_epsilon": _EPSILON}
-        sizes = model.src_embedding.num_embeddings, model.tgt_embedding.num_embeddings
-        is_one = model.src_embedding is model.tgt_embedding
-        config = model.config.model_copy(update=changed)
-        other = Transformer(config, *sizes, is_one, model.pad_id).eval()
+        config, src, tgt = model.config, model.src_embedding, model.tgt_embedding
+        config, sizes = config.model_copy(update=changed), (src.num_embeddings, tgt.num_embeddings)
+        other = Transformer(config, *sizes, src is tgt, model.pad_id).eval()
         other.load_state_dict(model.state_dict())
         return other
 
-    def translate(
-        self, folder: Path, sources: Sequence[Source], tokenizers: Tokenizers
-    ) -> list[str]:
+    def translate(self, folder: Path, sources: list[Source], tokenizers: Tokenizers) -> list[str]:
         """Return the pieces of translations by CTranslate2, which converts the folder."""
         from ctranslate2.converters import MarianConverter
 
@@ -157,17 +145,21 @@ def _npz(model: "Transformer", rows: Rows) -> bytes:
     arrays: dict[str, Any] = {
         name: tensor.float().contiguous().cpu().numpy() for name, tensor in named
     }
-    described = _options(model.config, rows, is_one="Wemb" in arrays)
-    text = "".join(f"{name}: {yaml_text(value)}\n" for name, value in described.items())
-    arrays["special:model.yml"] = np.frombuffer(text.encode() + b"\0", np.int8)
+    described = _yaml(_options(model.config, rows, is_one="Wemb" in arrays))
+    arrays["special:model.yml"] = np.frombuffer(described + b"\0", np.int8)
     content = io.BytesIO()
     np.savez(content, **arrays)
     return content.getvalue()
 
 
+def _yaml(options: Mapping[str, Any]) -> bytes:
+    return "".join(f"{name}: {yaml_text(value)}\n" for name, value in options.items()).encode()
+
+
 def _options(config: ModelConfig, rows: Rows, *, is_one: bool) -> dict[str, Any]:
     """Return Marian's own options of the model."""
     is_pre_norm = config.norm == "pre"
+    absent = ("transformer-no-projection", "transformer-train-position-embeddings")
     return {
         "type": "transformer",
         "dim-vocabs": [len(rows.src), len(rows.tgt)],
@@ -175,7 +167,6 @@ def _options(config: ModelConfig, rows: Rows, *, is_one: bool) -> dict[str, Any]
         "enc-depth": config.layers.encoder,
         "dec-depth": config.layers.decoder,
         "transformer-heads": config.heads,
-        "transformer-no-projection": False,
         "transformer-dim-ffn": config.d_ff,
         "transformer-ffn-depth": 2,
         "transformer-ffn-activation": _ACTIVATIONS[config.activation],
@@ -187,14 +178,11 @@ def _options(config: ModelConfig, rows: Rows, *, is_one: bool) -> dict[str, Any]
         "transformer-postprocess": "da" if is_pre_norm else "dan",
         "transformer-postprocess-emb": "d",
         "transformer-postprocess-top": "n" if is_pre_norm else "",
-        "transformer-train-position-embeddings": False,
         "transformer-guided-alignment-layer": "last",
         "tied-embeddings": config.tie_embeddings and not is_one,
-        "tied-embeddings-src": False,
         "tied-embeddings-all": is_one,
-        "skip": False,
+        **dict.fromkeys((*absent, "tied-embeddings-src", "skip", "ulr"), False),
         "lemma-dim-emb": 0,
-        "ulr": False,
         "input-types": [],
     }
 

@@ -21,10 +21,8 @@ from seq2seq_cli.files import read_json
 from seq2seq_cli.model.weights import read_model_scores
 from seq2seq_cli.run_folder import RunFolder
 
-UNKNOWN_LICENSE = "unknown"  # an identifier of the hub
 # Names on the hub. It has none for other scores: its wer counts the edits of words.
-_EQUAL = ("perplexity", "accuracy", "bleu", "chrf", "ter", "exact_match", "cer")
-_HUB_METRICS = {**{name: name for name in _EQUAL}, "chrf++": "chrf"}
+_HUB_METRICS = ("perplexity", "accuracy", "bleu", "chrf", "ter", "exact_match", "cer")
 
 
 def model_card(
@@ -52,7 +50,7 @@ def model_card(
     origin = _Origin.of(manifest)
     others = "the imported model and the training data" if origin.imported else "the training data"
     terms = f"`{license_id}`. The licenses of {others} may restrict it further."
-    if license_id == UNKNOWN_LICENSE:
+    if license_id == "unknown":  # an identifier of the hub
         terms = (
             "Unknown: no license was given when the model was exported. "
             f"The licenses of {others} may restrict it too."
@@ -77,7 +75,7 @@ def _front_matter(
     config: Config, scores: Mapping[Metric, float], license_name: str, library: str
 ) -> str:
     languages = languages_of(config.data)
-    metrics = [_HUB_METRICS[name] for name in scores if name in _HUB_METRICS]
+    metrics = [name for score in scores if (name := score.rstrip("+")) in _HUB_METRICS]
     fields: dict[str, Any] = {
         "language": list(dict.fromkeys(code.split("-")[0].lower() for code in languages or ())),
         "license": license_name,
@@ -90,26 +88,22 @@ def _front_matter(
 
 
 class _Origin(NamedTuple):
-    """Names of the models that a model was made from, by import, fine-tuning or trimming."""
+    """Names of the models that a model was made from, and how."""
 
     imported: str | None
-    tuned: str | None
-    trimmed: str | None
+    parent: str | None  # that it was fine-tuned or trimmed from
+    verb: str
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> "_Origin":
         records = (manifest.get(name) for name in ("imported", "trimmed"))
         imported, trimmed = (r.get("from") if isinstance(r, dict) else None for r in records)
         names = (imported, manifest.get("from"), trimmed)
-        return cls(*(f"`{short(str(name))}`" if name else None for name in names))
-
-    @property
-    def verb(self) -> str:
-        if self.trimmed:
-            return f"made from {self.trimmed} by reducing its vocabulary"
-        if self.tuned:
-            return f"fine-tuned from {self.tuned}"
-        return f"imported from {self.imported}" if self.imported else "trained"
+        imported, tuned, trimmed = (f"`{short(str(name))}`" if name else None for name in names)
+        verb = f"imported from {imported}" if imported else "trained"
+        verb = f"fine-tuned from {tuned}" if tuned else verb
+        verb = f"made from {trimmed} by reducing its vocabulary" if trimmed else verb
+        return cls(imported, trimmed or tuned, verb)
 
 
 def _introduction(config: Config, manifest: Mapping[str, Any], origin: _Origin) -> str:
@@ -123,9 +117,8 @@ def _introduction(config: Config, manifest: Mapping[str, Any], origin: _Origin) 
         what = f"translates {src} into {tgt}{back}, sentence by sentence"
     model, version = config.model, manifest.get("seq2seq_cli", "unknown")
     derivation = ""
-    if origin.imported and (origin.trimmed or origin.tuned):
-        parent = origin.trimmed or origin.tuned
-        derivation = f" {parent} derives from the imported {origin.imported}."
+    if origin.imported and origin.parent:
+        derivation = f" {origin.parent} derives from the imported {origin.imported}."
     return (
         f"# {title}\n\n"
         f"An encoder-decoder Transformer that {what}. It has {model.layers.encoder} encoder and "
@@ -142,7 +135,7 @@ def _training_data(config: Config, statistics: TextStatistics | None, origin: _O
     if pairs is not None and config.data.direction == "both":
         pairs //= 2
     count = "an unknown number of pairs" if pairs is None else f"{pairs:,} pairs"
-    verb = "Fine-tuned" if origin.tuned else "Trained"
+    verb = "Fine-tuned" if origin.parent else "Trained"
     lines = [f"{verb} on {count} from:\n", *_files(config.data.train)]
     if config.data.valid is not None:
         lines += ["\nValidated on:\n", *_files(config.data.valid)]

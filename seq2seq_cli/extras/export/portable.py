@@ -28,10 +28,9 @@ def portable_config(config: Config) -> Config:
 
     Relative paths into the folder stay.
     """
-    data, reuse = config.data, config.tokenizer.reuse
-    corpora = {"train": _portable(data.train), "valid": _portable(data.valid or ()) or None}
-    corpora["general"] = _portable(data.general or ()) or None
-    reuse = None if reuse is None else Path(_portable_path(reuse))
+    texts = {name: getattr(config.data, name) for name in ("train", "valid", "general")}
+    corpora = {name: text and _portable(text) for name, text in texts.items()}
+    reuse = config.tokenizer.reuse and _portable_path(config.tokenizer.reuse)
     return config.updated(data=corpora, tokenizer={"reuse": reuse})
 
 
@@ -39,8 +38,8 @@ def portable_record(value: Any, config: Config) -> Any:
     """Return a part of manifest.json with the names of files in place of absolute paths."""
     data = config.data
     corpora = (*data.train, *(data.valid or ()), *(data.general or ()))
-    paths: list[Any] = [path for corpus in corpora for path in corpus.paths]
-    paths += [config.tokenizer.reuse] if config.tokenizer.reuse is not None else []
+    paths = [path for corpus in corpora for path in corpus.paths]
+    paths += [config.tokenizer.reuse] if config.tokenizer.reuse else []
     known = sorted({str(path) for path in paths if _names_folder(path)}, key=len, reverse=True)
 
     def portable(text: str) -> str:
@@ -77,22 +76,18 @@ def _mapped(value: Any, function: Callable[[str], str]) -> Any:
 
 
 def _portable(corpora: Corpora) -> tuple[Corpus, ...]:
-    return tuple(
-        corpus.model_copy(
-            update={
-                name: Path(_portable_path(path))
-                for name in ("src", "tgt", "pairs")
-                if (path := getattr(corpus, name)) is not None
-            }
-        )
-        for corpus in corpora
-    )
+    copies = []
+    for corpus in corpora:
+        files = {name: getattr(corpus, name) for name in ("src", "tgt", "pairs")}
+        changes = {name: path and _portable_path(path) for name, path in files.items()}
+        copies.append(corpus.model_copy(update=changes))
+    return tuple(copies)
 
 
-def _portable_path(path: Any) -> str:
+def _portable_path(path: Path) -> Path:
     if is_remote(path):
-        return PurePath(str(path).partition("?")[0]).name
-    return path.name if _names_folder(path) else str(path)
+        return Path(Path(str(path).partition("?")[0]).name)
+    return Path(path.name) if _names_folder(path) else path
 
 
 def _names_folder(path: Any) -> bool:

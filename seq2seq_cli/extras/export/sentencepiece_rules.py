@@ -29,8 +29,7 @@ _UNQUOTING = {STAND_IN: SPACE, QUOTE + STAND_IN: STAND_IN, QUOTE + QUOTE: QUOTE}
 def with_quoting(model: bytes) -> bytes:
     """Return a SentencePiece model that normalizes spaces and quotes ▁, as `quoting.prepare` does.
 
-    It gives the same ids for any text without preparation, and its decoded text needs no
-    unquoting.
+    It gives the same ids for text as it is, and its decoded text needs no unquoting.
     """
     proto = parsed(model)
     rules = dict(rules_in(proto.normalizer_spec.precompiled_charsmap)) | _QUOTING

@@ -9,10 +9,18 @@ from typing import Any, NamedTuple
 
 from seq2seq_cli.extras.export.format import is_imported
 from seq2seq_cli.files import write_atomic
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.quoting import normalize_spaces
-from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    UNK_ID,
+    Tokenizer,
+    Tokenizers,
+    save_tokenizers,
+)
 
-SOURCE_SPM, TARGET_SPM = "source.spm", "target.spm"
+SPMS = ("source.spm", "target.spm")
 
 
 class Rows(NamedTuple):
@@ -30,11 +38,10 @@ def marian_rows(tokenizers: Tokenizers) -> Rows:
 def huggingface_rows(tokenizers: Tokenizers) -> Rows:
     """Return Marian's order, and after it the row that is both PAD and the start of the decoder.
 
-    Both sides have it at the same id: after the last entry of the smaller vocabulary. Vocabularies
-    that were learned here have the order here.
+    It has one id on both sides, after the smaller vocabulary. What was learned here keeps its ids.
     """
     if not is_imported(tokenizers):
-        return _all_rows(tokenizers)
+        return Rows(*(range(len(tokenizer)) for tokenizer in tokenizers))
     marian = marian_rows(tokenizers)
     pad = min(map(len, marian))
     return Rows(*([*ids[:pad], BOS_ID, *ids[pad:]] for ids in marian))
@@ -46,13 +53,9 @@ def ctranslate2_rows(tokenizers: Tokenizers, *, has_start: bool) -> Rows:
     Without one, CTranslate2 starts from a zero vector.
     """
     if not is_imported(tokenizers):
-        return _all_rows(tokenizers)
+        return Rows(*(range(len(tokenizer)) for tokenizer in tokenizers))
     first = [UNK_ID, *([BOS_ID] if has_start else []), EOS_ID]
     return Rows(*([*first, *range(EOS_ID + 1, len(side))] for side in tokenizers))
-
-
-def _all_rows(tokenizers: Tokenizers) -> Rows:
-    return Rows(*(range(len(tokenizer)) for tokenizer in tokenizers))
 
 
 def names_of(tokenizer: Tokenizer, rows: Sequence[int], start: str | None = None) -> list[str]:
@@ -65,16 +68,17 @@ def spm_of(tokenizers: Tokenizers) -> tuple[bytes, bytes]:
     """Return the SentencePiece models of both sides; they quote what is quoted here."""
     from seq2seq_cli.extras.export.sentencepiece_rules import with_quoting
 
-    def model(tokenizer: Any) -> bytes:
-        assert tokenizer.kind == "spm_vocab"
-        return with_quoting(tokenizer.spm) if tokenizer.is_quoted else tokenizer.spm
-
-    return model(tokenizers.src), model(tokenizers.tgt)
+    sides: Any = tokenizers
+    src, tgt = (with_quoting(side.spm) if side.is_quoted else side.spm for side in sides)
+    return src, tgt
 
 
-def write_spm(tokenizers: Tokenizers, folder: Path) -> None:
-    """Write the SentencePiece models of an imported model."""
-    for name, model in zip((SOURCE_SPM, TARGET_SPM), spm_of(tokenizers), strict=True):
+def write_tokenizers(tokenizers: Tokenizers, folder: Path) -> None:
+    """Write the SentencePiece models of an imported model, or what was learned here."""
+    if not is_imported(tokenizers):
+        save_tokenizers(RunFolder(folder), tokenizers)
+        return
+    for name, model in zip(SPMS, spm_of(tokenizers), strict=True):
         write_atomic(folder / name, model)
 
 
@@ -85,7 +89,7 @@ def lines_for(tokenizers: Tokenizers, lines: Sequence[str]) -> list[str]:
 
 def split_ids(folder: Path, vocabulary: Sequence[str], lines: Sequence[str]) -> list[list[int]]:
     """Return what the written source.spm and a vocabulary, by id, make of lines."""
-    processor = processor_of(folder / SOURCE_SPM)
+    processor = processor_of(folder / SPMS[0])
     ids = {piece: number for number, piece in enumerate(vocabulary)}
     return [
         [ids.get(piece, ids["<unk>"]) for piece in processor.encode(line, out_type=str)]

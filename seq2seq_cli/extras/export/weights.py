@@ -64,23 +64,16 @@ def parts_of(layers: Iterable[tuple[str, int]], *, is_pre_norm: bool) -> Iterato
             for part, (theirs, marian) in _PARTS.items():
                 if side == "encoder" and part.startswith("cross"):
                     continue
-                weight, bias = "W", "b"
-                if part.endswith("norm"):
-                    weight, bias = f"scale{suffix}", f"bias{suffix}"
+                kinds = (f"scale{suffix}", f"bias{suffix}") if part.endswith("norm") else ("W", "b")
                 ours, name = f"{side}.{number}.{part}", f"model.{side}.layers.{number}.{theirs}"
-                marian = f"{side}_l{number + 1}_{marian}"
-                yield Part(ours, name, marian.format(weight), marian.format(bias))
+                yield Part(ours, name, *map(f"{side}_l{number + 1}_{marian}".format, kinds))
 
 
 def shape_of(part: str, d_model: int, d_ff: int | None) -> tuple[int | None, ...]:
     """Return the shape of the weight of a part; its bias has the first dimension."""
-    if part.endswith("norm"):
-        return (d_model,)
-    if part.endswith("expand"):
-        return d_ff, d_model
-    if part.endswith("contract"):
-        return d_model, d_ff
-    return d_model, d_model
+    rows = d_ff if part.endswith("expand") else d_model
+    columns = d_ff if part.endswith("contract") else d_model
+    return (d_model,) if part.endswith("norm") else (rows, columns)
 
 
 def permuted(weights: Mapping[str, Any], order: Any) -> dict[str, Any]:

@@ -62,9 +62,8 @@ def pull(
 
     Nothing in the run is executed. The folder appears once the download is complete and checked.
     """
-    from seq2seq_cli.extras.hub.hub import default_folder
-    from seq2seq_cli.extras.hub.hub import pull as pull_run
+    from seq2seq_cli.extras.hub import hub
 
-    folder = run_dir or default_folder(repo)
-    what, name = pull_run(repo, folder, revision), printable(str(folder))
+    folder = run_dir or hub.default_folder(repo)
+    what, name = hub.pull(repo, folder, revision), printable(str(folder))
     typer.echo(f"pulled {what} to {name}; next: seq2seq translate {shlex.quote(name)}")

@@ -20,14 +20,7 @@ from seq2seq_cli.config.safe_yaml import MOST_BYTES
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.export.portable import portable_config, portable_record
-from seq2seq_cli.files import (
-    MEBIBYTE,
-    fsync,
-    read_json,
-    require_new_folder,
-    write_atomic,
-    write_json,
-)
+from seq2seq_cli.files import MEBIBYTE, fsync, read_json, require_new_folder, write_json
 from seq2seq_cli.processes import ending_at_sigterm
 from seq2seq_cli.run_folder import RunFolder
 
@@ -73,22 +66,19 @@ def push(run_dir: Path, repo: str, is_public: bool, branch: str | None, license_
         with hub_errors(repo):
             api.create_repo(repo, private=not is_public, exist_ok=True)
             is_private = api.repo_info(repo).private
-            if not is_public and not is_private:
-                raise UserError(f"the repository {repo} is public: push to it with --public")
             if is_public and is_private:
                 raise UserError(f"the repository {repo} is private: push to it without --public")
+            if not (is_public or is_private):
+                raise UserError(f"the repository {repo} is public: push to it with --public")
             if branch is not None:
                 api.create_branch(repo, branch=branch, exist_ok=True)
             present = api.list_repo_files(repo, revision=branch)
             stale = (_MOST_BYTES.keys() - files.keys()) & set(present)
+            added = [hub.CommitOperationAdd(name, str(path)) for name, path in files.items()]
+            removed = [hub.CommitOperationDelete(name) for name in sorted(stale)]
+            message = f"Push {run_dir.resolve().name} with seq2seq-cli"
             commit = api.create_commit(
-                repo,
-                [
-                    *(hub.CommitOperationAdd(name, str(path)) for name, path in files.items()),
-                    *(hub.CommitOperationDelete(name) for name in sorted(stale)),
-                ],
-                commit_message=f"Push {run_dir.resolve().name} with seq2seq-cli",
-                revision=branch,
+                repo, [*added, *removed], commit_message=message, revision=branch
             )
     return str(commit.commit_url)
 
@@ -102,8 +92,8 @@ def _portable_files(
     config = load_config(run.config)
     usage = _USAGE.format(repo=repo, name=default_folder(repo))
     card = model_card(run, config, translator.statistics, "seq2seq-cli", usage, license_name)
-    write_atomic(temporary / _CARD, card.encode("utf-8"))
-    write_atomic(temporary / _CONFIG, config_yaml(portable_config(config)).encode("utf-8"))
+    (temporary / _CARD).write_bytes(card.encode())
+    (temporary / _CONFIG).write_bytes(config_yaml(portable_config(config)).encode())
     if run.manifest.exists():
         write_json(temporary / "manifest.json", portable_record(read_json(run.manifest), config))
     written = {path.name: path for path in temporary.iterdir()}
@@ -128,10 +118,9 @@ def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
             if name not in names:
                 raise UserError(f"{repo} is not a run of this program: it has no {name}")
         for name in names:
-            if sizes[name] > _MOST_BYTES[name]:
-                limit = f"{_MOST_BYTES[name]:,.0f}"
+            if sizes[name] > (most := _MOST_BYTES[name]):
                 raise UserError(
-                    f"{repo}: {name} is larger than {limit} bytes, the limit for such a file"
+                    f"{repo}: {name} is larger than {most:,.0f} bytes, the limit for such a file"
                 )
         _check_is_ours(part)
         for name in names:
