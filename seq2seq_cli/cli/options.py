@@ -169,7 +169,7 @@ GivenText = contextlib.AbstractContextManager["ParallelText | None"]
 TextToScore = contextlib.AbstractContextManager["tuple[ParallelText | None, PublicTestSet | None]"]
 
 
-def options_of(make: Callable[..., Any], name: str) -> Callable[[Function], Function]:
+def options_of(make: Function, name: str) -> Callable[[Function], Function]:
     """Give a command the options of `make`, and what that returns as its parameter `name`."""
 
     def decorate(command: Function) -> Function:
@@ -248,9 +248,14 @@ def corpus_from_options(
 
 
 @contextlib.contextmanager
-@options_of(corpus_from_options, "given")
 def text_to_score(
-    given: GivenText, test_set: TestSetName = None, langs: Languages = None
+    src: Sources = None,
+    ref: References = None,
+    pairs: Pairs = None,
+    fields: Fields = None,
+    features: Features = None,
+    test_set: TestSetName = None,
+    langs: Languages = None,
 ) -> Iterator["tuple[ParallelText | None, PublicTestSet | None]"]:
     """Yield the text to score translations on, and the test set if it is a public one.
 
@@ -258,13 +263,13 @@ def text_to_score(
     """
     if (test_set is None) != (langs is None):
         raise UserError("give --test-set and --langs together")
-    with given as text:
-        if test_set is None or langs is None:
+    if test_set is None or langs is None:
+        with corpus_from_options(src, ref, pairs, fields, features) as text:
             yield text, None
-            return
+    else:
         from seq2seq_cli.metrics.references import find_test_set
 
-        if text is not None:
+        if src or ref or pairs or fields or features:
             raise UserError("--test-set excludes --src, --ref, --pairs, --fields and --features")
         public = find_test_set(test_set, langs)
         yield public.text, public

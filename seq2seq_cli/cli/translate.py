@@ -1,8 +1,10 @@
 """The command translate: translates its arguments, a file, a pipe, or what is typed."""
 
+import errno
 import functools
 import itertools
 import logging
+import os
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
@@ -278,7 +280,7 @@ def _check_files(
     if output and not shard:  # errors of the system, before any line is translated
         output.parent.stat()
         if output.is_dir():
-            output.open("ab")  # raises IsADirectoryError
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(output))
     for sentence in sentences or []:
         with suppress(OSError, ValueError):  # too long for a name
             if Path(sentence).is_file():

@@ -3,7 +3,7 @@
 import difflib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -73,7 +73,8 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
     tree, node = _read_yaml(path)
     overridden = {_apply_override(tree, override): f"--set {override}" for override in overrides}
     try:
-        config = Config.model_validate(tree, context={"is_given_now": is_given_now})
+        context = {"is_given_now": is_given_now, "folder": path.parent}
+        config = Config.model_validate(tree, context=context)
     except ValidationError as error:
         mistakes = _mistakes(error, tree)
     else:
@@ -84,7 +85,7 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
             )
         return config
     lines = [
-        _place(location, node, overridden) + " or ".join(messages).replace(" or must be ", " or ")
+        _place(location, node, overridden) + _alternatives(messages)
         for location, messages in list(mistakes.items())[:_MOST_MISTAKES]
     ]
     if len(mistakes) == 1:
@@ -108,6 +109,11 @@ def _mistakes(error: ValidationError, tree: dict[str, Any]) -> dict[Location, di
             listed.add(message)
             mistakes.setdefault(location, {})[without_list if is_repeated else message] = None
     return mistakes
+
+
+def _alternatives(messages: Iterable[str]) -> str:
+    """Join what an option may be: must be auto or a whole number, not 'x'."""
+    return " or ".join(messages).replace(" or must be ", " or ")
 
 
 def config_yaml(config: Config) -> str:

@@ -1,6 +1,7 @@
 """Paths in a config: which are files of text, and that these exist when the user names them."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -38,6 +39,16 @@ def _as_text_path(given: Any, as_path: ValidatorFunctionWrapHandler, info: Valid
     return remote or (given if is_remote(given) else cast(Path, as_path(given)))
 
 
+def _where(path: Path, info: ValidationInfo) -> str:
+    """Return where a missing file was looked for, and whether the config's folder has it."""
+    if is_remote(path) or path.is_absolute():
+        return ""
+    folder = (info.context or {}).get("folder")
+    is_there = folder is not None and all(file.is_file() for file in files_of(folder / path))
+    hint = f"; it is in the folder of the config: cd {shlex.quote(str(folder))}" if is_there else ""
+    return f" in {Path.cwd()}{hint}"
+
+
 def _must_be_files(path: Path, info: ValidationInfo) -> Path:
     """Check that text files exist, except in a run folder, which may outlive its text."""
     if not is_given_now(info):
@@ -53,8 +64,7 @@ def _must_be_files(path: Path, info: ValidationInfo) -> Path:
         if is_folder:
             raise ValueError(f"the folder {path} has no files")
         if not exists:
-            where = "" if is_remote(path) or path.is_absolute() else f" in {Path.cwd()}"
-            raise ValueError(f"there is no file {path}{where}")
+            raise ValueError(f"there is no file {path}{_where(path, info)}")
         raise ValueError(f"{path} is a stream, which can be read only once: write it to a file")
     return path
 

@@ -22,7 +22,7 @@ from seq2seq_cli.config.types import (
 from seq2seq_cli.errors import short
 
 SUBWORDS = tuple(kind for kind, facts in TOKENIZER_KINDS.items() if facts.has_subwords)
-_EQUAL_IF_SHARED = ("kind", "vocab_size")  # on both sides
+_DEFAULTS_OF_SIDES = {"kind": "bpe", "vocab_size": "auto"}  # a shared vocabulary has one for both
 MOST_WHOLE_TOKENS = 50_000  # words or characters that `vocab_size: auto` allows (Luong et al. 2015)
 
 # White space, SentencePiece's symbol for it, and SentencePiece's special tokens.
@@ -96,9 +96,7 @@ class TokenizerConfig(Section):
         "1,000 pieces (4,000 pairs), 8,000 (30,000 to a million) or 32,000 (4.5 million); for char "
         f"and word, all tokens, at most {MOST_WHOLE_TOKENS:,}. A resumed run keeps the number.",
     )
-    shared: bool = Field(
-        default_factory=lambda given: all(given[n].src == given[n].tgt for n in _EQUAL_IF_SHARED)
-    )
+    shared: bool = True
     """Use one vocabulary for source and target; by default false if their kinds or sizes differ."""
     min_character_frequency: Auto | PositiveInt = "auto"
     """Minimum number of occurrences of a character in the training text for a vocabulary entry; for
@@ -127,6 +125,16 @@ class TokenizerConfig(Section):
     max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = 1_000_000
     """Maximum number of lines to learn the vocabulary from; larger training texts are sampled."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _different_vocabularies_are_not_shared(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "shared" not in given:
+            for name, default in _DEFAULTS_OF_SIDES.items():
+                sides = dict(_for_both_sides(given.get(name)))
+                if sides.get("src", default) != sides.get("tgt", default):
+                    return {**given, "shared": False}
+        return given
+
     @model_validator(mode="after")
     def _can_be_learned(self, info: ValidationInfo) -> Self:
         if (
@@ -146,7 +154,7 @@ class TokenizerConfig(Section):
         kinds: set[str] = {*SUBWORDS, "char"} if kind is None else {kind.src, kind.tgt}
         match option:
             case "shared" if value:
-                for name in _EQUAL_IF_SHARED:
+                for name in _DEFAULTS_OF_SIDES:
                     if (sides := above.get(name)) is not None and sides.src != sides.tgt:
                         return (
                             f"the sides differ in their {name}: leave shared out, or give both the "

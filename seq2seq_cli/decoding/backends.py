@@ -28,7 +28,7 @@ from seq2seq_cli.weight_file import read_arrays
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.engines.base import Decoder
-    from seq2seq_cli.decoding.search.logit_rules import BannedWords
+    from seq2seq_cli.decoding.search.banned_words import BannedWords
     from seq2seq_cli.model.transformer import Transformer
 
 Pairs = Sequence[tuple[Ids, Ids]]  # source and target ids without EOS
@@ -182,7 +182,7 @@ def _search_in_torch(
 @functools.lru_cache(maxsize=4)
 def banned_words(words: tuple[str, ...], tokenizer: Tokenizer) -> "BannedWords":
     """Return the rule against some words. Raises UserError for an empty one."""
-    from seq2seq_cli.decoding.search.logit_rules import BannedWords
+    from seq2seq_cli.decoding.search.banned_words import BannedWords
 
     return BannedWords(words, tokenizer)
 

@@ -216,7 +216,7 @@ class Translator:
                 raise TypeError(f"search takes TranslationInput, not {type(given).__name__}")
         lines, issues = self.cut(inputs, first_number, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
-        found = self._search(requests)
+        found = self.backend.search(requests, self.config.decoding, self.tokenizers.tgt)
         at_limit = {  # a few may have ended there by themselves
             request.number
             for request, (best, *_) in zip(requests, found, strict=True)

@@ -1,7 +1,7 @@
 """Resolves `training.tokens_per_batch: auto`: as many tokens as memory holds.
 
 The longest sentences are tried. On a GPU, batches grow until one runs out of memory. On a CPU,
-where Linux would kill the process, the memory of two small batches is measured and extrapolated.
+where Linux would kill the process, another one measures two small batches, for extrapolation.
 """
 
 import itertools
@@ -25,9 +25,10 @@ from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.consistency import build_loss
+from seq2seq_cli.training.oom import free_memory
 from seq2seq_cli.training.optimizers.muon import MuonWithAdamW
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
-from seq2seq_cli.training.step import accumulate_gradients, free_memory
+from seq2seq_cli.training.step import accumulate_gradients
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,8 @@ from seq2seq_cli.training.checkpoints.choose_model import candidates_to_score, c
 from seq2seq_cli.training.choose_search import choose_search
 from seq2seq_cli.training.logging.metrics_log import Monitor
 from seq2seq_cli.training.logging.summary import summarize
+from seq2seq_cli.training.nonfinite import handle_nonfinite
+from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.optimizers.schedules import set_lr
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
 from seq2seq_cli.training.parallel.process_group import is_started_by_torchrun, process_group
@@ -23,7 +25,7 @@ from seq2seq_cli.training.plan import plan_again
 from seq2seq_cli.training.resume import start_or_resume
 from seq2seq_cli.training.run import Hooks, MetricSums, Run
 from seq2seq_cli.training.signals import stop_on_signals
-from seq2seq_cli.training.step import StepResult, handle_nonfinite, is_out_of_memory, train_step
+from seq2seq_cli.training.step import StepResult, train_step
 from seq2seq_cli.training.validation import (
     end_line,
     is_finished,
@@ -138,9 +140,11 @@ def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | None, 
         folder.search.unlink(missing_ok=True)  # the choice of a shorter run
     with Monitor(folder, run) as monitor:
         logger.info("%s", summarize(run))
-        step = f"step {run.state.step:,} (start {monitor.starts:,})"
-        resumes = f"continuing {folder.path} from {step}"
-        logger.info("%s", resumes if monitor.starts > 1 else f"writing to {folder.path}")
+        begins = f"writing to {folder.path}"
+        if monitor.starts > 1:
+            step = f"step {run.state.step:,} (start {monitor.starts:,})"
+            begins = f"continuing {folder.path} from {step}"
+        logger.info("%s", begins)
         monitor.config(run.config)
         yield monitor, run.parallel.saver(Saver(folder, run, monitor.sync), run)
 

@@ -30,9 +30,8 @@ def plan_run(run: Run) -> None:
     """
     state, old, training = run.state, run.state.plan, run.config.training
     most, hours = total_updates(run), training.max_hours
-    asked = min(DEFAULT_WARMUP, most // 10)
-    if training.warmup_steps != "auto":
-        asked = training.warmup_steps
+    warmup = training.warmup_steps
+    asked = min(DEFAULT_WARMUP, most // 10) if warmup == "auto" else warmup  # auto: at most `most`
     if old.asked == asked > most and old.warmup <= min(most, state.step):
         asked = old.warmup  # a time limit has shortened the warm-up, which is over
     elif asked > most:

@@ -186,8 +186,9 @@ def config_to_resume(
 ) -> Config:
     """Return the config with which a run that started with `begun` is resumed.
 
-    An option that is `auto` keeps the run's value, and so does a vocabulary taken from another run.
-    Text not in `changed_text` may have moved. Raises UserError naming options that must not change.
+    An option that is `auto` keeps the run's value, and so does a vocabulary taken from another run
+    unless the config asks for another one. Text not in `changed_text` may have moved. Raises
+    UserError naming options that must not change.
     """
     config = _with_values_of(begun, config)
     before, now = flatten(begun), flatten(config)

@@ -46,8 +46,8 @@ def set_up_run(
     """Build a run at step 0, with a freshly initialized model; options that are `auto` get values.
 
     With the `folder` of a run, its tokenizers are used, and only the main process reads the text.
-    Seeds PyTorch's generator. Raises UserError for text that cannot be trained on or suits the
-    metric badly, and a missing device, compiler or matplotlib.
+    Seeds PyTorch's generator. Raises UserError for text that cannot be trained on, a metric that
+    does not suit the validation text, and a missing device, compiler or matplotlib.
     """
     device = choose_device(config.training.device)
     if config.training.compile:

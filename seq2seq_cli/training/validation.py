@@ -24,10 +24,10 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import with_weights
 from seq2seq_cli.training.checkpoints.checkpoint import Saver, record_score
 from seq2seq_cli.training.logging.metrics_log import Monitor
+from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.signals import StopRequest
-from seq2seq_cli.training.step import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +81,11 @@ def count_validation(
     Only the main process has `found` the scores.
     """
     state, metric = run.state, run.config.validation.metric
-    own = found and (found.scores.metrics()[metric], found.scores.loss, found.general_score(metric))
-    score, loss, general = run.parallel.broadcast(own or (math.nan, math.nan, None))
+    own: tuple[float, float, float | None] = math.nan, math.nan, None
+    if found is not None:
+        scores = found.scores
+        own = scores.metrics()[metric], scores.loss, found.general_score(metric)
+    score, loss, general = run.parallel.broadcast(own)
     if state.general_before is None:
         state.general_before = general
     has_forgotten = forgets(run, general)
@@ -102,7 +105,7 @@ def log_validation(run: Run, monitor: Monitor, found: Validation, *, has_forgott
     if scores.hypotheses and run.config.validation.samples:
         monitor.samples(state.step, scores, run.config.validation.samples)
     if found.plots is not None:
-        monitor.tensorboard.write(state.step, found.plots)
+        monitor.plots(state.step, found.plots)
     if is_finished(run):
         scores.issues.report()
 

@@ -29,12 +29,13 @@ from seq2seq_cli.training.auto_batch_size import (
     sentences_on_gpu,
 )
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss, Losses
+from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.parallel.launcher import launch
 from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Hooks, Run
 from seq2seq_cli.training.setup import set_up_run
-from seq2seq_cli.training.step import is_out_of_memory, train_step
+from seq2seq_cli.training.step import train_step
 
 BATCHES = [random_batch(6, 5, seed=1), random_batch(9, 8, seed=2), random_batch(3, 12, seed=3)]
 

@@ -9,8 +9,8 @@ import torch
 from small_models import translator
 
 from seq2seq_cli.config.tokenizer import TokenizerConfig
+from seq2seq_cli.decoding.search.banned_words import BannedWords
 from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens
-from seq2seq_cli.decoding.search.logit_rules import BannedWords
 from seq2seq_cli.decoding.target_words import TargetWords
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import UserError

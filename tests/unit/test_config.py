@@ -414,6 +414,11 @@ def test_missing_text_files_are_config_errors(tmp_path):
         load_config(tmp_path / "x.yaml", is_given_now=True)
     assert f"line 1: data.train.src: there is no file a.de in {Path.cwd()}" in str(caught.value)
     assert f"line 1: data.train.tgt: there is no file a.en in {Path.cwd()}" in str(caught.value)
+    assert "cd " not in str(caught.value)
+    for name in ("a.de", "a.en"):
+        (tmp_path / name).write_text("x\n")
+    with pytest.raises(UserError, match=f"it is in the folder of the config: cd {tmp_path}"):
+        load_config(tmp_path / "x.yaml", is_given_now=True)
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "binary"])

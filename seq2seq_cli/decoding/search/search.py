@@ -11,9 +11,10 @@ from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.search import native_search
 from seq2seq_cli.decoding.search.active_batch import ActiveBatch
+from seq2seq_cli.decoding.search.banned_words import BannedWords
 from seq2seq_cli.decoding.search.beam import BeamSearch
 from seq2seq_cli.decoding.search.greedy import GreedySearch
-from seq2seq_cli.decoding.search.logit_rules import BannedWords, LogitRules
+from seq2seq_cli.decoding.search.logit_rules import LogitRules
 
 
 @torch.inference_mode()

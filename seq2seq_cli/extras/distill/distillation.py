@@ -4,7 +4,6 @@ import functools
 import logging
 import re
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,22 +11,20 @@ from typing import Any
 
 from tqdm import tqdm
 
-from seq2seq_cli.commands.compare import System, compare_systems
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus, ParallelText
-from seq2seq_cli.console import table
 from seq2seq_cli.data.cache import changed_meanwhile
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.lines.stream import Job, translate_stream
-from seq2seq_cli.decoding.translator import input_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
 from seq2seq_cli.extras.distill import filters
 from seq2seq_cli.extras.distill.filters import Filters, Seen
 from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs
 from seq2seq_cli.extras.distill.student import Shape, write_config
+from seq2seq_cli.extras.distill.student_report import as_counts, make_report
 from seq2seq_cli.files import locked
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.run_folder import RunFolder
@@ -40,7 +37,6 @@ from seq2seq_cli.training.loop import train
 logger = logging.getLogger(__name__)
 
 _BYTES_OF_A_SHARD = 1 << 20  # what is lost of an interrupted translation, at most
-_WARM_UP = 10  # lines, before speed is measured
 _MOST_SHARDS = 200  # as each reads the text from its beginning
 PAIRS, STUDENT = "pairs.json", "student.yaml"  # a record, and a config
 
@@ -155,9 +151,12 @@ def finished_pairs(task: Task, valid: ParallelText, teacher: Config, student: Ru
 
     Raises UserError if they are not what the run `student` has begun to learn from.
     """
-    source = {"source": hash_of_files([task.source]), "longest": filters.LONGEST}
-    given: Facts = {**source, "held_out": text_inputs(valid)}
-    inputs = given | {"teacher": described(task.teacher), "filters": asdict(task.filters)}
+    cleaning: Facts = {
+        "source": hash_of_files([task.source]),
+        "longest": filters.LONGEST,
+        "held_out": text_inputs(valid),
+    }
+    inputs = cleaning | {"teacher": described(task.teacher), "filters": asdict(task.filters)}
     if task.known is not None:
         inputs["known"] = text_inputs(task.known)
     if task.is_backward:
@@ -165,17 +164,20 @@ def finished_pairs(task: Task, valid: ParallelText, teacher: Config, student: Ru
     pairs, models = Stage(task.folder / PAIRS, inputs), inputs["teacher"]["runs"]
     pairs.ensure_kept(student)
     task.folder.mkdir(exist_ok=True)
-    return pairs.finish(lambda: make_pairs(task, given, valid, teacher, models))
+    return pairs.finish(lambda: make_pairs(task, cleaning, valid, teacher, models))
 
 
 def make_pairs(
-    task: Task, given: Facts, valid: ParallelText, teacher: Config, models: Sequence[str]
+    task: Task, cleaning: Facts, valid: ParallelText, teacher: Config, models: Sequence[str]
 ) -> tuple[Sequence[Path], Facts]:
-    """Clean the source (recorded: `given`), translate it by these models, write pairs."""
+    """Clean the source, translate it by these models, and write the pairs.
+
+    `cleaning`: what the cleaned source depends on.
+    """
     tokenizers = load_tokenizers(task.teacher.members[0], teacher.tokenizer)
     has_features, folder = bool(tokenizers.src.features), task.folder
     source = folder / "source.jsonl"
-    inputs = given | {"format": task.teacher.input_format, "features": has_features}
+    inputs = cleaning | {"format": task.teacher.input_format, "features": has_features}
 
     def clean() -> tuple[Sequence[Path], Facts]:
         held_out = {source_hash(pair) for _, pair in readable_pairs(valid, "skip")}
@@ -288,61 +290,3 @@ def train_student(
     """Train a model, from the run `source` if it is given, or go on with it."""
     train(config, run_dir, source=None if RunFolder(run_dir).exists else source)
     return [RunFolder(run_dir).model], {}
-
-
-def translated(name: str, job: Job, pairs: Sequence[Pair]) -> tuple[System, dict[str, Any]]:
-    """Translate the sources of held-out pairs in this process; return how fast, and size, too."""
-    translator = job.load()
-    lines = [input_of(pair) for pair in pairs]
-    translator.search(lines[:_WARM_UP], report=lambda issues: None)
-    started = time.perf_counter()
-    results = translator.search(lines, report=lambda issues: None)
-    seconds = time.perf_counter() - started
-    num_tokens = sum(len(best.tokens) + 1 for best, *_ in results)
-    num_bytes = sum(member.weights(job.which).stat().st_size for member in job.members)
-    size = {
-        "system": name,
-        "precision": translator.backend.precision,
-        "sentences_per_second": len(lines) / seconds,
-        "tokens_per_second": num_tokens / seconds,  # of its own vocabulary, EOS included
-        "megabytes": num_bytes / 1e6,  # of the files of weights
-    }
-    references = [translator.tokenizers.tgt.normalize(pair.tgt) for pair in pairs]
-    return System(name, [best.text for best, *_ in results], references), size
-
-
-def make_report(
-    source: Facts,
-    translations: Facts,
-    jobs: dict[str, Job],
-    held_out: ParallelText,
-    scoring: Scoring,
-) -> Facts:
-    """Return the output of `distill`, as text and as JSON; the first system is the teacher."""
-    pairs = [pair for _, pair in readable_pairs(held_out, "skip")]
-    measured = [translated(name, job, pairs) for name, job in jobs.items()]
-    comparison = compare_systems([one for one, _ in measured], pairs, scoring, "bootstrap")
-    rows = [["", "sentences/s", "tokens/s", "MB"]]
-    for _, size in measured:
-        numbers = ("sentences_per_second", "tokens_per_second", "megabytes")
-        rows.append([size["system"], *(f"{size[name]:,.1f}" for name in numbers)])
-    lines = [
-        f"{'source':<16} {source['lines']:,}; dropped: {as_counts(source['dropped'])}",
-        f"{'translations':<16} {source['kept']:,}; dropped: {as_counts(translations['dropped'])}",
-        f"{'pairs':<16} {translations['pairs']:,}",
-        f"{'held-out text':<16} {held_out.name}",
-    ]
-    report = {
-        "source": source,
-        "translations": {name: translations[name] for name in ("pairs", "dropped")},
-        "held_out": held_out.name,
-        "systems": [size for _, size in measured],
-        **comparison.report(),
-    }
-    text = "\n".join(lines)
-    return {"table": f"{text}\n\n{comparison.table()}\n\n{table(rows)}", "report": report}
-
-
-def as_counts(dropped: dict[str, int]) -> str:
-    """Return how many lines each rule dropped."""
-    return ", ".join(f"{count:,} {rule}" for rule, count in dropped.items()) or "none"

@@ -20,7 +20,7 @@ from seq2seq_cli.config.types import BySide
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.lines.stream import Job
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.distill import distillation
+from seq2seq_cli.extras.distill import distillation, student_report
 from seq2seq_cli.extras.distill.distillation import Task
 from seq2seq_cli.extras.distill.filters import Filters
 from seq2seq_cli.extras.distill.stages import Facts, Stage, text_inputs, written
@@ -74,7 +74,7 @@ def diversify(
             corpora += new
         if len(corpora) == len(config.data.train):
             counters = (Counter(facts["translations"]["dropped"]) for facts in made.values())
-            counts = distillation.as_counts(dict(sum(counters, Counter()).most_common()))
+            counts = student_report.as_counts(dict(sum(counters, Counter()).most_common()))
             raise UserError(
                 f"no translation by {folder}/forward or backward is left to add (dropped: "
                 f"{counts}); if most are known pairs, train for fewer updates, otherwise for more, "
@@ -207,7 +207,7 @@ def make_report(
     pairs = [pair for _, pair in readable_pairs(valid, "skip")]
     device = config.training.device
     systems = [
-        distillation.translated(name, Job((run,), device), pairs)[0] for name, run in runs.items()
+        student_report.translated(name, Job((run,), device), pairs)[0] for name, run in runs.items()
     ]
     comparison = compare_systems(systems, pairs, Scoring.of_run(config), "bootstrap")
     added = {name: facts["translations"]["pairs"] for name, facts in made.items()}

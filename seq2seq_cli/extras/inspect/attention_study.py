@@ -13,13 +13,8 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.console import printable
-from seq2seq_cli.decoding.lines.merging import (
-    Placed,
-    SegmentResult,
-    align,
-    source_words,
-    write_segments,
-)
+from seq2seq_cli.decoding.lines.alignment import Placed, align, source_words
+from seq2seq_cli.decoding.lines.merging import SegmentResult, write_segments
 from seq2seq_cli.decoding.lines.segmentation import Segment
 from seq2seq_cli.decoding.requests import GivenScore, Ids, not_finite, without_eos
 from seq2seq_cli.decoding.search.scoring import aligning_layer

@@ -9,9 +9,10 @@ from starlette.routing import Route
 from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.extras.serve.documents.formats import READERS, Reader
 from seq2seq_cli.extras.serve.documents.xml_document import XmlTags, read_xml
-from seq2seq_cli.extras.serve.gateway import Gateway, TranslatedText, TranslationOptions
+from seq2seq_cli.extras.serve.gateway import Gateway
 from seq2seq_cli.extras.serve.request_fields import Fields
 from seq2seq_cli.extras.serve.responses import invalid
+from seq2seq_cli.extras.serve.text_translation import TranslatedText, TranslationOptions
 
 
 class DeepL:

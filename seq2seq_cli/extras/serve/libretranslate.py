@@ -13,18 +13,14 @@ from starlette.types import Receive, Scope, Send
 
 from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.extras.serve.documents.formats import READERS, Reader, words_of
-from seq2seq_cli.extras.serve.gateway import (
-    MAX_WITH_ATTENTION,
-    Gateway,
-    TranslationOptions,
-    unless_gone,
-)
+from seq2seq_cli.extras.serve.gateway import MAX_WITH_ATTENTION, Gateway, unless_gone
 from seq2seq_cli.extras.serve.glossary import Glossary
 from seq2seq_cli.extras.serve.languages import Detected, detect
 from seq2seq_cli.extras.serve.messages import SearchOptions
 from seq2seq_cli.extras.serve.request_fields import Fields, check_length
 from seq2seq_cli.extras.serve.responses import RequestError, invalid
 from seq2seq_cli.extras.serve.scheduler import Submission
+from seq2seq_cli.extras.serve.text_translation import TranslationOptions
 
 
 class LibreTranslate:
@@ -61,7 +57,7 @@ class LibreTranslate:
             report = _report(text.text, text.detected)
             if alternatives:
                 report["alternatives"] = text.alternatives
-            if search != SearchOptions(search.n_best):  # it has details
+            if search.has_details:
                 report["sentences"] = [sentence.report(options) for sentence in text.sentences]
             reports.append(report)
         if not is_list:
@@ -86,7 +82,8 @@ class LibreTranslate:
                     async with self._gateway.in_time(deadline):
                         sentence = translation.add(await result)
                     whole += sentence.new_text
-                    details = sentence.report(options) if options.search != SearchOptions() else {}
+                    is_detailed = options.search.has_details or options.search.n_best > 1
+                    details = sentence.report(options) if is_detailed else {}
                     yield _event("sentence", {"text": sentence.new_text, **details})
             except RequestError as error:
                 refusal = {"error": error.detail, "status": error.status_code}

@@ -17,6 +17,11 @@ class SearchOptions(NamedTuple):
     log_probs: bool = False
 
     @property
+    def has_details(self) -> bool:
+        """Return True if more than texts is asked for."""
+        return self.alignment or self.attention or self.log_probs
+
+    @property
     def width(self) -> int:
         """The minimum beam size."""
         return max(self.n_best, _MIN_BEAM_WITH_CONSTRAINTS if self.with_constraints else 1)

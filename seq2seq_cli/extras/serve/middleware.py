@@ -65,7 +65,7 @@ class Observer:
             await self.app(scope, receive, send_in_time)
         except ClientDisconnect:
             status = CLIENT_GONE
-        except Exception:  # has been answered with status 500, unless an answer had begun
+        except Exception:  # was answered with status 500, unless an answer had begun
             logger.exception("a request has failed")
         finally:
             self.monitoring.in_progress.dec()

@@ -163,7 +163,7 @@ class Scheduler:
                 _fail([each], f"the process that translated it died {_MAX_TRIES} times")
 
     def put_back(self, batch: Batch, taken: Sequence[Waiting]) -> None:
-        """Queue the sentences of a batch that no worker has begun."""
+        """Queue sentences of a batch again; the ones that were tried before stay alone."""
         is_alone = any(each.tries for each in taken)
         ticket = Ticket(batch.run, batch.options, deque(taken), is_alone)
         self._tickets.appendleft(ticket)

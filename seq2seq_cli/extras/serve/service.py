@@ -144,7 +144,9 @@ class TranslationService:
         """Reload the models when their files have changed, or their process has ended."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._must_reload.wait(), _SECONDS_BETWEEN_CHECKS)
+                # wait_for of Python 3.11 may lose the cancellation that ends the server.
+                async with asyncio.timeout(_SECONDS_BETWEEN_CHECKS):
+                    await self._must_reload.wait()
             if not self._must_reload.is_set() and not await self._have_changed():
                 continue
             try:

@@ -34,6 +34,7 @@ from seq2seq_cli.training.checkpoints.checkpoint import FULL, Saver, make_room, 
 from seq2seq_cli.training.checkpoints.optimizer_state import optimizer_tensors
 from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.oom import describe_shape
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer, trained_weights
 from seq2seq_cli.training.parallel.strategy import (
     Accumulate,
@@ -43,7 +44,6 @@ from seq2seq_cli.training.parallel.strategy import (
 )
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.setup import make_model
-from seq2seq_cli.training.step import describe_shape
 
 if TYPE_CHECKING:  # its import takes time
     from torch.distributed.tensor import DTensor

@@ -4,7 +4,6 @@ import functools
 import json
 import logging
 import math
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -142,7 +141,7 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
     if scored:
         table = candidate_table(scored, chosen)
         if monitor is not None:
-            monitor.tensorboard.text(step, "valid/candidates", textwrap.indent(table, "    "))
+            monitor.candidates(step, table)
         logger.info("%s", table)
     metrics = {one.candidate.name: one.metrics for one in scored}
     text = ""

@@ -1,6 +1,5 @@
 """Logging during training: progress bar or lines, TensorBoard, metrics.jsonl, train.log."""
 
-import io
 import json
 import logging
 import math
@@ -9,13 +8,9 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Self
 
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
-from torch.utils.tensorboard import summary
 from tqdm import tqdm
 
 from seq2seq_cli.config.loader import config_yaml, flatten, yaml_text
@@ -23,10 +18,11 @@ from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import is_stderr_watched
 from seq2seq_cli.evaluation import Scores
-from seq2seq_cli.files import fsync, naming, write_atomic
+from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.manifest import count_starts
-from seq2seq_cli.training.run import Hooks, Run, TrainingState
+from seq2seq_cli.training.logging.tensorboard import AppendOnlyFile, EventFile
+from seq2seq_cli.training.run import Run, TrainingState
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +41,9 @@ class Monitor:
         logging.getLogger("seq2seq_cli").addHandler(self._log)
         self._metrics = AppendOnlyFile(folder.metrics, hooks)
         first_step = step if state.awaits_validation else step + 1
-        self.tensorboard = EventFile(folder.path, first_step, hooks)
+        self._tensorboard = EventFile(folder.path, first_step, hooks)
         if state.awaits_validation and at_step:
-            self.tensorboard.scalars(step, _with_losses_first(at_step))
+            self._tensorboard.scalars(step, _with_losses_first(at_step))
         self._metric: Metric = run.config.validation.metric
         max_hours = run.config.training.max_hours
         self._total = run.total_steps
@@ -73,14 +69,14 @@ class Monitor:
     def sync(self) -> None:
         """Return when all points are on the disk. Raises OSError on failure."""
         self._metrics.sync()
-        self.tensorboard.sync()
+        self._tensorboard.sync()
 
     def config(self, config: Config) -> None:
         """Show the resolved config in TensorBoard, and let it compare runs by their options."""
-        self.tensorboard.text(0, "config", textwrap.indent(config_yaml(config), "    "))
+        self._tensorboard.text(0, "config", textwrap.indent(config_yaml(config), "    "))
         # The tab HParams sorts options by name: `text.train.src` and the like do not come first.
         is_path = re.compile(r"^data(?=\.(train|valid)\..*\b(src|tgt|pairs)$)")
-        self.tensorboard.options(
+        self._tensorboard.options(
             {
                 is_path.sub("text", name): float(v) if type(v) in (int, float) else yaml_text(v)
                 for name, v in flatten(config).items()
@@ -111,21 +107,22 @@ class Monitor:
         limited = scores.issues.at_length_limit
         point = {"valid/at_length_limit": limited} if scores.hypotheses else {}
         note = f"  at_length_limit {limited:,}" if limited else ""
-        self._scores("valid", step, scores, point, note + ("  (best)" if is_best else ""))
+        note += "  (best)" if is_best else ""
+        self._scores("valid", step, scores, further=point, note=note)
         if is_best:
             self.best(step, scores.metrics())
 
     def best(self, step: int, metrics: Mapping[Metric, float]) -> None:
         """Show the scores of the run's model: the tab HParams has the last value of each name."""
         best = {f"best/{name}": metrics[name] for name in (self._metric, "loss")}
-        self.tensorboard.scalars(step, best)
+        self._tensorboard.scalars(step, best)
 
     def general_point(self, step: int, scores: Scores, *, has_forgotten: bool) -> None:
         note = "  (not kept: worse than validation.general_tolerance allows)"
-        self._scores("general", step, scores, {}, note if has_forgotten else "")
+        self._scores("general", step, scores, further={}, note=note if has_forgotten else "")
 
     def _scores(
-        self, text: str, step: int, scores: Scores, further: Mapping[str, float], note: str
+        self, text: str, step: int, scores: Scores, *, further: Mapping[str, float], note: str
     ) -> None:
         metrics = scores.metrics()
         point = {f"{text}/{name}": value for name, value in metrics.items()}
@@ -140,10 +137,18 @@ class Monitor:
         for texts in list(zip(sources, references, hypotheses, strict=True))[:count]:
             row = " | ".join(re.sub(r"[\\|]", r"\\\g<0>", text or "") for text in texts)
             rows.append(f"| {row.replace('<', '&lt;')} |")
-        self.tensorboard.text(step, "valid/samples", "\n".join(rows))
+        self._tensorboard.text(step, "valid/samples", "\n".join(rows))
+
+    def plots(self, step: int, plots: Sequence[Summary]) -> None:
+        """Show plots in TensorBoard."""
+        self._tensorboard.write(step, plots)
+
+    def candidates(self, step: int, table: str) -> None:
+        """Show the scores of the models that a run may end with."""
+        self._tensorboard.text(step, "valid/candidates", textwrap.indent(table, "    "))
 
     def _record(self, step: int, scalars: dict[str, float]) -> None:
-        self.tensorboard.scalars(step, _with_losses_first(scalars))
+        self._tensorboard.scalars(step, _with_losses_first(scalars))
         # JSON has no NaN.
         numbers = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
         self._metrics.append(f"{json.dumps({'step': step, **numbers})}\n".encode())
@@ -181,45 +186,6 @@ def _with_losses_first(scalars: dict[str, float]) -> dict[str, float]:
     return {f"Loss/{kind}": scalars[f"{kind}/loss"] for kind in kinds} | scalars
 
 
-class AppendOnlyFile:
-    """Appends data whole; buffers it while the disk is full."""
-
-    def __init__(self, path: Path, hooks: Hooks) -> None:
-        self.path = path
-        self._before_write = hooks.before_write
-        self._waiting = b""
-
-    def append(self, data: bytes) -> None:
-        is_known = bool(self._waiting)
-        self._waiting += data
-        try:
-            self._write_waiting()
-        except OSError as error:
-            if not is_known:
-                logger.warning(f"cannot write {self.path} now ({error}); it will be written later")
-
-    def sync(self) -> None:
-        """Write what waits, and flush to disk. Raises OSError if that fails."""
-        self._write_waiting()
-        if self.path.exists():
-            fsync(self.path)
-
-    def _write_waiting(self) -> None:
-        """Append all that waits, or nothing if an OSError occurs."""
-        if not self._waiting:
-            return
-        self._before_write(self.path)
-        with naming(self.path), self.path.open("ab", buffering=0) as file:
-            size, left = file.tell(), memoryview(self._waiting)
-            try:
-                while left:
-                    left = left[file.write(left) :]
-            except OSError:
-                file.truncate(size)
-                raise
-        self._waiting = b""
-
-
 class _LogHandler(logging.Handler):
     def __init__(self, file: AppendOnlyFile) -> None:
         super().__init__()
@@ -228,59 +194,3 @@ class _LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._file.append(f"{self.format(record)}\n".encode("utf-8", "replace"))
-
-
-class EventFile:
-    """A TensorBoard event file; each start of a run has one.
-
-    PyTorch's SummaryWriter writes in a thread, which ends when the disk is full, and may leave half
-    a record, after which TensorBoard reads no more.
-    """
-
-    def __init__(self, folder: Path, step: int, hooks: Hooks) -> None:
-        """TensorBoard then drops the points that earlier files have from `step` on."""
-        self._now = hooks.wall_time
-        # TensorBoard reads files by name: this one comes last, even if the clock was set back.
-        names = [path.name for path in folder.glob("events.out.tfevents.*")]
-        times = [int(match[1]) + 1 for n in names if (match := re.match(r"\D+\.(\d+)", n))]
-        name = f"events.out.tfevents.{max([int(self._now()), *times]):010}.0"
-        self._file = AppendOnlyFile(folder / name, hooks)
-        self._options = AppendOnlyFile(folder / "events.out.tfevents.0000000000.hparams", hooks)
-        start = Event(step=step, session_log=SessionLog(status=SessionLog.START))
-        self._file.append(self._records(_VERSION, start))
-
-    def sync(self) -> None:
-        self._file.sync()
-        self._options.sync()
-
-    def scalars(self, step: int, values: dict[str, float]) -> None:
-        self.write(step, [summary.scalar(*item) for item in values.items()])  # type: ignore[no-untyped-call]
-
-    def text(self, step: int, name: str, text: str) -> None:
-        self.write(step, [summary.text(name, text)])  # type: ignore[no-untyped-call]
-
-    def write(self, step: int, summaries: Sequence[Summary]) -> None:
-        events = (Event(step=step, summary=one) for one in summaries)
-        self._file.append(self._records(*events))
-
-    def options(self, values: dict[str, float | str]) -> None:
-        """Write the hyperparameters for the HParams tab, replacing the ones of earlier starts.
-
-        TensorBoard takes the first such event of a run: it is in a file that is first by name.
-        """
-        with suppress(OSError):
-            self._options.path.unlink(missing_ok=True)
-        _, session, _ = summary.hparams(values, {})  # type: ignore[no-untyped-call]
-        self._options.append(self._records(_VERSION, Event(summary=session)))
-
-    def _records(self, *events: Event) -> bytes:
-        """Encode events as they are stored in a file."""
-        records = io.BytesIO()
-        writer = RecordWriter(records)
-        for event in events:
-            event.wall_time = self._now()
-            writer.write(event.SerializeToString())
-        return records.getvalue()
-
-
-_VERSION = Event(file_version="brain.Event:2")  # how every file begins

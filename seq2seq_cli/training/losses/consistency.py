@@ -10,9 +10,8 @@ of the source and the BOS of the decoder are cut off.
 B sentences, T positions of either side; 2 passes, and the other letters of `cross_entropy.py`.
 """
 
-import functools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +47,15 @@ class ConsistencyLoss(BatchLoss):
     passes = 2
     metrics = ("consistency",)  # the weighted divergence
 
-    def __init__(self, *of_batch_loss: Any, consistency: Consistency) -> None:
-        super().__init__(*of_batch_loss)
+    def __init__(
+        self,
+        model: Transformer,
+        label_smoothing: float,
+        use_bf16: bool,
+        compiles: bool,
+        consistency: Consistency,
+    ) -> None:
+        super().__init__(model, label_smoothing, use_bf16, compiles)
         probabilities = [] if consistency.cutoff is None else 2 * [consistency.cutoff]
         self.cutoffs = nn.ModuleList(map(Dropout, probabilities))  # of the tokens of each side
         self.terms = terms_of(consistency)
@@ -72,10 +78,9 @@ class ConsistencyLoss(BatchLoss):
 def build_loss(model: Transformer, config: TrainingConfig, device: torch.device) -> BatchLoss:
     """Return the training loss of a model on a device, in the precision of the config."""
     use_bf16, smoothing = choose_bf16(config.precision, device), config.label_smoothing
-    loss: Callable[..., BatchLoss] = BatchLoss
-    if config.consistency is not None:
-        loss = functools.partial(ConsistencyLoss, consistency=config.consistency)
-    return loss(model, smoothing, use_bf16, config.compile)
+    if config.consistency is None:
+        return BatchLoss(model, smoothing, use_bf16, config.compile)
+    return ConsistencyLoss(model, smoothing, use_bf16, config.compile, config.consistency)
 
 
 def terms_of(consistency: Consistency) -> Terms:

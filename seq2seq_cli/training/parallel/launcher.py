@@ -129,9 +129,7 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
     """
     context = process_context(*TRAINING_IMPORTS, **_ENVIRONMENT)
     num_threads = max(1, torch.get_num_threads() // num_processes)
-    # PyTorch warns of processes that it ends: `_reason` says why.
-    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.CRITICAL + 1)
-    with _forwarded_signals() as (folder, forwarded):
+    with _forwarded_signals() as (folder, forwarded), _silent_logger("torch.multiprocessing.spawn"):
         store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
         environment = {
             "TORCHELASTIC_RUN_ID": RUN_ID,
@@ -264,6 +262,18 @@ def _forwarded_signals() -> Iterator[tuple[Path, set[int]]]:
                 signal.signal(number, handler)
 
 
+@contextmanager
+def _silent_logger(name: str) -> Iterator[None]:
+    """Silence PyTorch's warnings of processes that it ends in the block: `_reason` says why."""
+    one = logging.getLogger(name)
+    level = one.level
+    one.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        one.setLevel(level)
+
+
 def _start_in_process(folder: Path, num_threads: int, logs: bool) -> None:
     """Prepare a new process to train. Raises Interrupted if a signal came before it."""
     end_with_parent(_PARENT_IS_GONE)
@@ -317,7 +327,7 @@ def _reason(folder: Path, rank: int, status: int, is_terminated: bool) -> Except
     """Return why the processes ended, `rank` first; `is_terminated`: SIGTERM was forwarded."""
     files = {r: folder / f"reason-{r}.json" for r in (0, rank)}
     reasons = {r: read_json(path) for r, path in files.items() if path.exists()}
-    first = 0 if "Interrupted" in reasons.get(0, ()) else rank
+    first = 0 if reasons.get(0, [""])[0] == "Interrupted" else rank
     if first in reasons:
         kind, arguments = reasons[first]
         return _KINDS[kind](*arguments)

@@ -23,7 +23,8 @@ from seq2seq_cli.commands.check.audit import audit_text
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.clean.cleaner import Job, judged, scripts_of
+from seq2seq_cli.extras.clean.cleaner import Job, judged
+from seq2seq_cli.extras.clean.language_scripts import scripts_of
 from seq2seq_cli.extras.clean.outputs import Outputs, opened_outputs
 from seq2seq_cli.extras.clean.rules import (
     RULES,

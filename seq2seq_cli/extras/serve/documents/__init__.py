@@ -1,1 +1,4 @@
-"""Documents in several formats: their sentences are replaced, and everything else is copied."""
+"""Documents in several formats: their sentences are replaced, the rest is copied.
+
+Never imports torch.
+"""
