@@ -231,7 +231,7 @@ def _environment(further: Mapping[str, str] = MappingProxyType({})) -> Iterator[
         yield
     finally:
         for name in values:
-            del os.environ[name]
+            os.environ.pop(name, None)
         os.environ.update(before)
 
 

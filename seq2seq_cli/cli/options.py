@@ -235,7 +235,7 @@ def corpus_from_options(
     Raises UserError if a file does not exist.
     """
     from seq2seq_cli.config.text import ParallelText
-    from seq2seq_cli.text.io import as_files
+    from seq2seq_cli.text.streams import as_files
 
     if not (src or ref or pairs or fields or features):
         yield None

@@ -148,12 +148,13 @@ class BatchSampler:
     def _size(self, number: int, epoch: int, consumed: ConsumedParts, tokens_per_batch: int) -> int:
         """Return the number of batches of a buffer; of a whole one it is the same in all epochs."""
         key = number, tokens_per_batch
-        if consumed or self.is_mixed or key not in self._counted:
-            size = len(self.buffer(number).plan(epoch, consumed, tokens_per_batch))
-            if consumed or self.is_mixed:
-                return size
+        is_same_in_all = not (consumed or self.is_mixed)
+        if is_same_in_all and key in self._counted:
+            return self._counted[key]
+        size = len(self.buffer(number).plan(epoch, consumed, tokens_per_batch))
+        if is_same_in_all:
             self._counted[key] = size
-        return self._counted[key]
+        return size
 
 
 class ShuffleBuffer:
@@ -178,7 +179,10 @@ class ShuffleBuffer:
     def plan(
         self, epoch: int, consumed: ConsumedParts, tokens_per_batch: int | None = None
     ) -> Plan:
-        """Return an epoch, without consumed parts, by positions in the buffer; keep the latest."""
+        """Return the batches of an epoch, without consumed parts, as positions in the buffer.
+
+        The latest plan is remembered.
+        """
         sampler = self._sampler
         budget = tokens_per_batch or sampler.tokens_per_batch
         key = epoch, tuple(map(tuple, consumed)), budget

@@ -18,7 +18,8 @@ from seq2seq_cli.decoding.engines.native_model import (
     parameter_shapes,
     unsupported,
 )
-from seq2seq_cli.decoding.requests import GivenScore, Hypothesis, Ids, Request
+from seq2seq_cli.decoding.given_score import GivenScore
+from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.search import native_search
 from seq2seq_cli.machine import may_have_gpu, num_threads
 from seq2seq_cli.native.library import Precision

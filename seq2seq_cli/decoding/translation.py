@@ -30,7 +30,10 @@ class TranslationInput:
 
     @classmethod
     def from_json(cls, line: str) -> "TranslationInput":
-        """Parse an object with `src` and perhaps other fields; a blank line is an empty input."""
+        """Parse an object with `src` and perhaps prefix, required, tag and features.
+
+        A blank line is an empty input, so that outputs keep their line numbers.
+        """
         if not line.strip():
             return cls("")
         try:

@@ -15,11 +15,12 @@ from seq2seq_cli.data.seen_words import UnseenWords
 from seq2seq_cli.data.statistics import LengthLimit, TextStatistics
 from seq2seq_cli.decoding import backends
 from seq2seq_cli.decoding.default_search import read_default_search
+from seq2seq_cli.decoding.given_score import NOT_SCORED, GivenScore
 from seq2seq_cli.decoding.lines.issues import Issues, distinct
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Segment, segment_lines
 from seq2seq_cli.decoding.request_builder import RequestBuilder
-from seq2seq_cli.decoding.requests import NOT_SCORED, GivenScore, Hypothesis, Ids, Request
+from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.translation import Translation, TranslationInput, naming_line
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.machine import use_one_torch_thread_after_fork

@@ -84,7 +84,8 @@ class _Reader(io.RawIOBase):
 
 
 def _from_gzip(file: BinaryIO) -> Iterator[bytes]:
-    return iter(functools.partial(gzip.open(file).read, _BUFFER), b"")
+    # Unlike read, read1 returns what there is before damaged or missing data.
+    return iter(functools.partial(gzip.open(file).read1, _BUFFER), b"")
 
 
 def _from_bz2(file: BinaryIO) -> Iterator[bytes]:

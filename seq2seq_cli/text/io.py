@@ -2,39 +2,28 @@
 
 import codecs
 import functools
-import json
 import logging
 import math
 import os
-import shutil
 import stat
 import sys
-import tempfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TextIO, cast
 
-from seq2seq_cli.config.text import PAIRS_FORMATS, without_compression
+from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import check_empty, lock, naming
 from seq2seq_cli.paths import remote_errors
-from seq2seq_cli.processes import ending_at_sigterm
-from seq2seq_cli.text.compression import BY_SUFFIX, opened, unpacked
+from seq2seq_cli.text.compression import opened
 
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 1 << 22  # of a line
 
 STANDARD_STREAM = Path("-")
-_ZIP = b"PK\x03\x04"  # the first bytes of every zip file
-_FIRST_BYTES = 8
-# White space, byte order marks, and the zero bytes of UTF-16, in which XML may be written.
-_BLANK = b" \t\r\n\xef\xbb\xbf\xff\xfe\x00"
-_STDIN = (STANDARD_STREAM, Path("/dev/stdin"))
-_DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/")  # paths that may be regular files or streams
 
 
 class Place(NamedTuple):
@@ -152,7 +141,10 @@ def _lock_output(file: BinaryIO, path: Path) -> None:
 
 
 def is_one_file(source: Path | None, target: Path | None) -> bool:
-    """Return True if input and output, of which None is a standard stream, are one regular file."""
+    """Return True if input and output are the same regular file.
+
+    None and `-` are the standard streams.
+    """
     read, written = _status(source, sys.stdin), _status(target, sys.stdout)
     if read is None or written is None or not stat.S_ISREG(read.st_mode):
         return False
@@ -201,72 +193,3 @@ def bounded_lines(file: BinaryIO, num_bytes: float = math.inf) -> Iterator[bytes
         while len(raw) == limit and not raw.endswith(b"\n"):
             raw = file.readline(limit)
             position += len(raw)
-
-
-@contextmanager
-def as_files(
-    texts: Sequence[Path | None], pairs: Path | None = None
-) -> Iterator[tuple[list[Path | None], Path | None]]:
-    """Yield the same paths, with a temporary copy in place of each stream, which is read once.
-
-    The copy's extension is its format: `.gz` and the like by its first bytes; for `pairs` also
-    `.zip`, `.tmx` (of XML), `.jsonl` (of JSON), or else `.tsv`. Raises UserError for missing files,
-    folders and devices, and for standard input twice.
-    """
-    if sum(path in _STDIN for path in texts) > 1:
-        raise UserError("standard input can be read only once: give a file for one of the texts")
-    with ending_at_sigterm(), ExitStack() as copies:
-        yield (
-            [_as_file(path, copies, is_pairs=False) for path in texts],
-            _as_file(pairs, copies, is_pairs=True),
-        )
-
-
-def _as_file(path: Path | None, copies: ExitStack, *, is_pairs: bool) -> Path | None:
-    if path is None:
-        return None
-    if path != STANDARD_STREAM:
-        with remote_errors(path):
-            exists, is_folder, is_file = path.exists(), path.is_dir(), path.is_file()
-        if not exists:
-            raise UserError(f"there is no file {path}")
-        if is_folder:
-            raise UserError(f"{path} is a folder, not a text file")
-        if is_file and not str(path).startswith(_DESCRIPTORS):
-            return path
-    folder = copies.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-stream-"))
-    name = Path("stdin") if path == STANDARD_STREAM else path
-    copy = Path(folder) / without_compression(name.name)
-    is_stdin = path in _STDIN
-    opened = standard_input() if is_stdin else path.open("rb")
-    with opened as stream, naming(copy), copy.open("wb") as file:
-        is_device = not is_stdin and (path.is_block_device() or path.is_char_device())
-        if is_device and not os.isatty(stream.fileno()):
-            raise UserError(f"{path} is a device, not a text file")
-        shutil.copyfileobj(stream, file)
-    copy = copy.rename(copy.with_name(copy.name + _suffix(copy, is_pairs=is_pairs)))
-    logger.info(f"{name} is a stream and can be read only once; it is copied to {copy}")
-    return copy
-
-
-def _suffix(copy: Path, *, is_pairs: bool) -> str:
-    """Return the extensions that the name lacks for its content."""
-    with copy.open("rb") as file:
-        start = file.read(_FIRST_BYTES)
-        if is_pairs and start.startswith(_ZIP):
-            return "" if copy.suffix == ".zip" else ".zip"
-        compression = next((c for c, kind in BY_SUFFIX.items() if start.startswith(kind.magic)), "")
-        if not is_pairs or copy.suffix in PAIRS_FORMATS:
-            return compression
-        file.seek(0)
-        text = unpacked(copy, file, BY_SUFFIX[compression]) if compression else file
-        suffix = ".tsv"
-        # A damaged file and a bomb: reading it will say so. ValueError: it is not JSON.
-        with suppress(EOFError, OSError, UserError, zlib.error, ValueError, RecursionError):
-            first = next(filter(None, (line.strip(_BLANK) for line in bounded_lines(text))), b"")
-            if first.startswith(b"<"):
-                suffix = ".tmx"
-            elif first.startswith(b"{"):
-                json.loads(first)
-                suffix = ".jsonl"
-    return suffix + compression

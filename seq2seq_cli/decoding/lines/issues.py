@@ -45,18 +45,20 @@ class Issues:
         longer = "longer than training lines in sentences or tokens"
         _warn(
             self.lines,
-            f"line is {longer}; it was split|lines are {longer}; they were split",
+            f"line is {longer}; it was split",
+            f"lines are {longer}; they were split",
             f"into {self.sentences:,} sentences, translated one by one",
         )
         _warn(
             self.long_sentences,
-            "sentence is longer than data.max_length; it was translated|"
+            "sentence is longer than data.max_length; it was translated",
             "sentences are longer than data.max_length; they were translated",
             f"in {self.parts:,} parts",
         )
         _warn(
             self.at_length_limit,
-            "translation|translations",
+            "translation",
+            "translations",
             "hit the length limit (decoding.max_len_factor, max_len_extra), often because the "
             "model repeats itself; more training usually helps",
         )
@@ -66,36 +68,40 @@ class Issues:
             unseen, listed = ("words", f" ({words})") if words else ("words or characters", "")
             _warn(
                 self.unfamiliar,
-                f"{of_all} has|{of_all} have",
+                f"{of_all} has",
+                f"{of_all} have",
                 f"{unseen} that the training text lacks{listed}: expect nonsense there",
             )
         _warn(
             self.short,
-            "line is|lines are",
+            "line is",
+            "lines are",
             "shorter than every training line: expect nonsense there",
         )
         _warn(
             self.lines_with_unknown_features,
-            "line has|lines have",
+            "line has",
+            "lines have",
             "features that the training text lacks, which say nothing to the model: "
             + ", ".join(self.unknown_features),
         )
         _warn(
             self.lines_without_features,
-            "line has|lines have",
+            "line has",
+            "lines have",
             "no features, which the model was trained with: translate takes them after a tab, "
             "eval and score with --features",
         )
         _warn(
             self.lines_without_tag,
-            "line has|lines have",
+            "line has",
+            "lines have",
             "no tag, which all training sources have: give --tag, or set decoding.tag",
         )
 
 
-def _warn(count: int, forms: str, rest: str) -> None:
-    """Log a warning of a number, if it is not 0; `forms`: what follows a 1, and a greater one."""
-    one, _, many = forms.partition("|")
+def _warn(count: int, one: str, many: str, rest: str) -> None:
+    """Log a warning of a number, if it is not 0; `one` or `many` follows it."""
     if count:
         logger.warning(f"{count:,} {one if count == 1 else many} {rest}")
 

@@ -7,9 +7,10 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from seq2seq_cli.decoding.given_score import GivenScore
 from seq2seq_cli.decoding.lines.alignment import Placed, align
 from seq2seq_cli.decoding.lines.segmentation import Segment
-from seq2seq_cli.decoding.requests import GivenScore, Ids
+from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.text.sentences import separator
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizer, Tokenizers

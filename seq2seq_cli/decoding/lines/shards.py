@@ -5,6 +5,7 @@ translations records the text, the models and the options.
 """
 
 import functools
+import itertools
 import json
 import logging
 import re
@@ -262,8 +263,9 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
         if other != path:
             raise UserError(f"{path} and {other} are the same shard, {record.shard}")
     num_shards = first.shard.num_shards
-    if missing := [str(n) for n in range(1, num_shards + 1) if n not in found]:
-        listed = [*missing[:_MOST_LISTED], "…"] if len(missing) > _MOST_LISTED else missing
+    missing = (str(n) for n in range(1, num_shards + 1) if n not in found)
+    if listed := list(itertools.islice(missing, _MOST_LISTED + 1)):
+        listed[_MOST_LISTED:] = ["…"] * (len(listed) > _MOST_LISTED)
         raise UserError(f"of {num_shards:,} shards these are missing: {', '.join(listed)}")
     for path, record in records.items():
         if not path.is_file() or hash_of_files([path]) != record.sha256:

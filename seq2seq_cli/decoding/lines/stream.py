@@ -1,6 +1,7 @@
 """translate_stream(): many lines, in order, in bounded memory, in one process or several."""
 
 import functools
+import math
 import queue
 import threading
 import time
@@ -113,10 +114,11 @@ def translate_stream(
         if is_on_cpu and num_bytes * place.share >= _LARGE_FILE:
             processes = automatic_processes(job, machine.num_cores(), machine.available_memory())
     processes = processes or 1
-    inputs: Iterator[TranslationInput | None] = job.inputs(lines, place.first_number)
-    if not isinstance(lines, Sequence) and may_wait(file):
-        inputs = _arriving(inputs, polls=processes > 1)
-    chunks = chunks_of(inputs, place.first_number)
+    inputs, first_number = job.inputs(lines, place.first_number), place.first_number
+    if isinstance(lines, Sequence) or not may_wait(file):
+        chunks = chunks_of(inputs, first_number)
+    else:
+        chunks = _live_chunks(inputs, first_number, polls=processes > 1)
     if processes > 1:
         expected = expected or described(job)
         return _translate_in_processes(job, expected, chunks, processes, report)
@@ -196,11 +198,11 @@ def _translation(
 ) -> Callable[[Chunk], Translated]:
     """Load the model in one of the processes, which share the cores."""
     machine.set_num_threads(max(1, machine.num_cores() // processes))
-    translate = worker(job, expected)
+    translate = load_worker(job, expected)
     return lambda chunk: translate([chunk])
 
 
-def worker(
+def load_worker(
     job: Job, expected: Mapping[str, Any] | None = None
 ) -> Callable[[Iterable[Chunk]], Translated]:
     """Load the models (`expected`: see `Job.load`) and return what translates chunks of the job.
@@ -223,8 +225,8 @@ def worker(
     return translate
 
 
-def chunks_of(inputs: Iterator[TranslationInput | None], first_number: int) -> Iterator[Chunk]:
-    """Put inputs, which are numbered from `first_number`, into chunks; None ends a chunk early.
+def chunks_of(inputs: Iterator[TranslationInput], first_number: int) -> Iterator[Chunk]:
+    """Put inputs, numbered from `first_number`, into chunks that do not depend on time.
 
     An error of the inputs is raised after the chunk of those before it.
     """
@@ -234,25 +236,24 @@ def chunks_of(inputs: Iterator[TranslationInput | None], first_number: int) -> I
         num_characters = 0
         try:
             while len(chunk) < _LINES_AT_ONCE and num_characters < _CHARACTERS_AT_ONCE:
-                if (line := next(inputs)) is None:
-                    break
-                chunk.append(line)
-                num_characters += len(line.text)
+                chunk.append(next(inputs))
+                num_characters += len(chunk[-1].text)
         except Exception as error:
             end = error
-        if chunk or end is None:
+        if chunk:
             yield first_number, chunk
             first_number += len(chunk)
     if not isinstance(end, StopIteration):
         raise end
 
 
-def _arriving(
-    inputs: Iterator[TranslationInput | None], *, polls: bool
-) -> Iterator[TranslationInput | None]:
-    """Yield inputs when they arrive, and None where those before it should not wait for others.
+def _live_chunks(
+    inputs: Iterator[TranslationInput], first_number: int, *, polls: bool
+) -> Iterator[Chunk]:
+    """Put the inputs that have arrived into chunks; none waits long for others.
 
-    The first one of a chunk is waited for, unless it `polls`.
+    The first one of a chunk is waited for; or, with `polls`, an empty chunk says that none has
+    arrived yet.
     """
     arrived: queue.Queue[TranslationInput | BaseException | None] = queue.Queue(_LINES_AT_ONCE)
 
@@ -265,20 +266,27 @@ def _arriving(
             arrived.put(error)
 
     threading.Thread(target=read, daemon=True).start()
-    deadline: float | None = None  # of those that were yielded since the last None
-    while True:
-        timeout = _SECONDS_TO_GATHER if polls else None
-        if deadline is not None:
-            timeout = max(0, deadline - time.monotonic())
-        try:
-            item = arrived.get(timeout=timeout)
-        except queue.Empty:
-            deadline = None
-            yield None
-            continue
-        if isinstance(item, BaseException):
-            raise item
-        if item is None:
-            return
-        deadline = deadline or time.monotonic() + _SECONDS_TO_GATHER
-        yield item
+    is_open = True
+    while is_open:
+        chunk: list[TranslationInput] = []
+        end: BaseException | None = None
+        num_characters = 0
+        deadline = time.monotonic() + _SECONDS_TO_GATHER if polls else math.inf
+        while len(chunk) < _LINES_AT_ONCE and num_characters < _CHARACTERS_AT_ONCE:
+            left = deadline - time.monotonic()
+            try:
+                item = arrived.get(timeout=max(left, 0) if left < math.inf else None)
+            except queue.Empty:
+                break
+            if not isinstance(item, TranslationInput):
+                is_open, end = False, item
+                break
+            if not chunk:
+                deadline = time.monotonic() + _SECONDS_TO_GATHER
+            chunk.append(item)
+            num_characters += len(item.text)
+        if chunk or polls:
+            yield first_number, chunk
+            first_number += len(chunk)
+        if end is not None:
+            raise end

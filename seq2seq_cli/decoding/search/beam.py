@@ -216,9 +216,9 @@ def unfinished(ranked: Candidates, width: int) -> Candidates:
 
     Of 2 · width candidates at most `width` end, one for every hypothesis.
     """
-    missing = (0, max(0, width - ranked.tokens.size(1)))  # in a vocabulary smaller than the beam
-    padding = zip(ranked, (-torch.inf, 0, EOS_ID), strict=True)
-    ranked = Candidates(*(nn.functional.pad(part, missing, value=value) for part, value in padding))
+    if (missing := width - ranked.tokens.size(1)) > 0:  # in a vocabulary smaller than the beam
+        parts = zip(ranked, (-torch.inf, 0, EOS_ID), strict=True)
+        ranked = Candidates(*(nn.functional.pad(p, (0, missing), value=v) for p, v in parts))
     ends_BK = ranked.tokens == EOS_ID
     places_BW = ends_BK.int().argsort(dim=1, stable=True)[:, :width]
     sums_BK = ranked.sums.masked_fill(ends_BK, -torch.inf)

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.data.batch_plan import bucket_by_length, pad_rows
 from seq2seq_cli.decoding.engines.native_model import NativeModel
+from seq2seq_cli.decoding.given_score import GivenScore, normalized_rows
 from seq2seq_cli.decoding.requests import (
     IMPOSSIBLE,
     NEVER_OUTPUT,
-    GivenScore,
     Hypothesis,
     Ids,
     Request,
-    normalized_rows,
     not_finite,
 )
 from seq2seq_cli.native import library as native
@@ -61,7 +60,10 @@ def search(
     text_of: Callable[[Ids], object] = tuple,
     threads: int = 1,
 ) -> list[list[Hypothesis]]:
-    """As search/search.py: search, where `can_search`; models read sources in the same way."""
+    """As search/search.py: search, for requests that `can_search` accepts.
+
+    Several models, which read sources in the same way, search with the mean of their probabilities.
+    """
     lengths = [len(request.src) for request in requests]
     most = min(config.tokens_per_batch, _MOST_TOKENS)
     batches = bucket_by_length(lengths, lengths, most // config.width)
@@ -85,7 +87,7 @@ def _in_order(
     found: Iterable[Sequence[Result]] = (work(batch, threads) for batch in batched)
     if count > 1:
         with ThreadPoolExecutor(count) as pool:  # which starts no other batch after an error
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(RuntimeError):  # no thread can start
                 found = pool.map(work, batched, itertools.repeat(1))
             found = list(found)
     numbers, results = itertools.chain(*batches), itertools.chain(*found)

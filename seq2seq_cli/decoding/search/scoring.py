@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.data.batch_plan import bucket_by_length, pad_rows
-from seq2seq_cli.decoding.requests import NOT_SCORED, GivenScore, Ids, not_finite, without_eos
+from seq2seq_cli.decoding.given_score import NOT_SCORED, GivenScore, without_eos
+from seq2seq_cli.decoding.requests import Ids, not_finite
 from seq2seq_cli.model.attention import AttentionLog, AttentionRecord
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.console import printable
+from seq2seq_cli.decoding.given_score import GivenScore, without_eos
 from seq2seq_cli.decoding.lines.alignment import Placed, align, source_words
 from seq2seq_cli.decoding.lines.merging import SegmentResult, write_segments
 from seq2seq_cli.decoding.lines.segmentation import Segment
-from seq2seq_cli.decoding.requests import GivenScore, Ids, not_finite, without_eos
+from seq2seq_cli.decoding.requests import Ids, not_finite
 from seq2seq_cli.decoding.search.scoring import aligning_layer
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator

@@ -20,9 +20,10 @@ from tqdm import tqdm
 from seq2seq_cli.console import is_stderr_watched
 from seq2seq_cli.data.batch_plan import bucket_by_length
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, padded_batch
+from seq2seq_cli.decoding.given_score import normalized_rows, without_eos
 from seq2seq_cli.decoding.lines.alignment import Placed, align
 from seq2seq_cli.decoding.lines.segmentation import Segment
-from seq2seq_cli.decoding.requests import Ids, normalized_rows, without_eos
+from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.search.scoring import aligning_layer
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError

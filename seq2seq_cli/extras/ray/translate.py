@@ -23,7 +23,7 @@ import torch
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described, skip_bytes
-from seq2seq_cli.decoding.lines.stream import Job, chunks_of, worker
+from seq2seq_cli.decoding.lines.stream import Job, chunks_of, load_worker
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import locked, write_atomic
 from seq2seq_cli.machine import TORCH_DEFAULTS
@@ -170,7 +170,7 @@ class PieceTranslator:
 
     def __init__(self, job: Job, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
-        self._job, self._translate = job, worker(job)
+        self._job, self._translate = job, load_worker(job)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the translations as bytes, and the issues of lines; or a message for the user."""

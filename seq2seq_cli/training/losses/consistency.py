@@ -52,7 +52,8 @@ class ConsistencyLoss(BatchLoss):
         model: Transformer,
         label_smoothing: float,
         use_bf16: bool,
-        compiles: bool,
+        compiles: bool = False,
+        *,
         consistency: Consistency,
     ) -> None:
         super().__init__(model, label_smoothing, use_bf16, compiles)
@@ -80,7 +81,8 @@ def build_loss(model: Transformer, config: TrainingConfig, device: torch.device)
     use_bf16, smoothing = choose_bf16(config.precision, device), config.label_smoothing
     if config.consistency is None:
         return BatchLoss(model, smoothing, use_bf16, config.compile)
-    return ConsistencyLoss(model, smoothing, use_bf16, config.compile, config.consistency)
+    given = config.consistency
+    return ConsistencyLoss(model, smoothing, use_bf16, config.compile, consistency=given)
 
 
 def terms_of(consistency: Consistency) -> Terms:
