@@ -54,7 +54,7 @@ def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
         name = PurePosixPath(entry.filename)
         if name.is_absolute() or ".." in name.parts or "\\" in entry.filename:
             raise foreign.refused(path, f"it has the path {short(entry.filename)!r}")
-        if "model" in name.parts or name.name in _NEEDED:
+        if not entry.is_dir() and ("model" in name.parts or name.name in _NEEDED):
             archive.extract(entry, folder)  # no more than file_size; a link as a file
 
 

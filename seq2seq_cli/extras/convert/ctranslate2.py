@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import (
     MOST_ENTRIES,
+    MOST_LAYERS,
     Array,
     ForeignModel,
     Names,
@@ -23,7 +24,9 @@ from seq2seq_cli.extras.convert.foreign import (
     damaged,
     fold_activation,
     incomplete,
+    known_activation,
     number,
+    one_d_ff,
     own_tokenizers,
     own_vocabularies,
     positions_of,
@@ -43,7 +46,7 @@ _TYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
 _OLD_TYPES = {4: "float32", 2: "int16", 1: "int8"}  # by the size of an item, before version 4
 _MOST_VARIABLES = 1 << 20
 # By CTranslate2's numbers; the third is tanh's approximation of gelu.
-_ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu", 4: "quick_gelu"}
+_ACTIVATIONS = {0: ("relu", 1.0), 2: ("silu", 1.0), 3: ("gelu", 1.0), 4: ("silu", 1.702)}
 # Spec names of models for translation, with the number of heads if the variables do not say it.
 _SPECS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}
 # Features that a model may lack: variables that are 0 then.
@@ -51,11 +54,12 @@ _FLAGS = (
     *("multi_query_attention", "alibi", "alibi_use_positive_positions", "scale_alibi"),
     *("scale_outputs", "rms_norm"),
 )
-# Variables that do not affect translations.
+# Variables that do not affect translations: of any part, and of the whole model.
 _IGNORED = (
     *("alignment_heads", "alignment_layer", "embeddings_merge", "num_heads_kv"),
-    *("layer_norm_use_residual", "spec_revision", "with_relative_position"),
+    "layer_norm_use_residual",
 )
+_IGNORED_OF_MODEL = ("spec_revision", "with_relative_position")
 _TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 _SENTENCEPIECE = (
     ("source.spm", "target.spm"),
@@ -107,7 +111,8 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
     else:
         tokenizers, sentencepiece = None, sentencepiece or _sentencepiece(folder)
         # A start token of null means that the caller gives it.
-        start = str(config.get("decoder_start_token") or special["bos_token"])
+        start = config.get("decoder_start_token")
+        start = start if isinstance(start, str) and start else special["bos_token"]
         tgt = _vocabulary(pieces[1], special, None if is_zero else start, path)
         src = tgt if pieces[0] is pieces[1] else _vocabulary(pieces[0], special, None, path)
     found = ForeignModel(
@@ -261,8 +266,9 @@ class _Reader:
 
     def read(self) -> tuple[dict[str, Any], Positions]:
         """Read all weights; return the options of the model, and its positions."""
-        options, weights = self._options(), self.weights
+        options, factor = self._options()
         options |= self._embeddings()
+        weights = self.weights
         d_model = options["d_model"] = weights["tgt_embedding.weight"].shape[1]
         positions = self._positions(d_model, options)
         for side in _SIDES:
@@ -270,8 +276,8 @@ class _Reader:
                 self._layer(f"{side}/layer_{layer}", f"{side}.{layer}", d_model, options["heads"])
             if options["norm"] == "pre":
                 self._norm(f"{side}/layer_norm", f"{side}_norm", d_model)
-        options["d_ff"] = len(weights["encoder.0.feed_forward.expand.weight"])
-        options["activation"] = fold_activation(weights, options["activation"], self.path)
+        options["d_ff"] = one_d_ff(weights, self.path)
+        fold_activation(weights, factor)
         self._refuse_leftovers()
         attention = [n for n in weights if "_attention." in n and n.endswith(".weight")]
         biases = {name: f"{name.removesuffix('weight')}bias" for name in attention}
@@ -281,13 +287,13 @@ class _Reader:
                 weights.setdefault(bias, np.zeros(len(weights[name]), np.float32))
         return options, positions
 
-    def _options(self) -> dict[str, Any]:
-        """Return the options that do not depend on the weights."""
+    def _options(self) -> tuple[dict[str, Any], float]:
+        """Return the options that do not depend on the weights, and the factor of activations."""
         layers = {}
         for side in _SIDES:
             parts = {n.split("/")[1] for n in self.names.tensors if n.startswith(f"{side}/layer_")}
             layers[side] = sum(part.removeprefix("layer_").isdigit() for part in parts)
-            if not layers[side]:
+            if not 1 <= layers[side] <= MOST_LAYERS:
                 raise incomplete(self.path, f"it lacks the layers of the {side}")
         found = {}
         for name, given in (("num_heads", self.heads), ("pre_norm", 1), ("activation", 0)):
@@ -296,14 +302,16 @@ class _Reader:
             if len(sides) > 1:
                 raise refuse(self.path, f"different {name} in encoder and decoder", "a run has one")
             found[name] = int(sides.pop())
-        activation, epsilon = found["activation"], self.config.get("layer_norm_epsilon")
-        return {
+        activation, factor = known_activation(found["activation"], _ACTIVATIONS, self.path)
+        epsilon = self.config.get("layer_norm_epsilon")
+        options = {
             "heads": number(found["num_heads"], "num_heads", self.path),
             "layers": layers,
-            "activation": _ACTIVATIONS.get(activation, str(activation)),
+            "activation": activation,
             "norm": "pre" if found["pre_norm"] else "post",
             "norm_epsilon": epsilon if isinstance(epsilon, float) and 0 < epsilon < 1 else 1e-5,
         }
+        return options, factor
 
     def _embeddings(self) -> dict[str, bool]:
         """Take embeddings and projection, and return how they are tied and scaled."""
@@ -338,8 +346,9 @@ class _Reader:
     def _scale(self, side: str, embeddings: str, d_model: int) -> float:
         """Take the factor of embeddings: a flag for sqrt(D), by default true, or the number."""
         name = f"{side}/scale_embeddings"
-        if name not in self.names.tensors:  # but the older one, or none
-            name = f"{embeddings}/multiply_by_sqrt_depth"
+        older = self.names.tensors.pop(f"{embeddings}/multiply_by_sqrt_depth", None)
+        if older is not None:
+            self.names.tensors.setdefault(name, older)
         is_flag = name not in self.names.tensors or self.names.tensors[name].dtype.kind in "iu"
         factor, root = self.scalar(name, 1.0), math.sqrt(d_model)
         if is_flag:
@@ -417,7 +426,7 @@ class _Reader:
         for name, value in self.names.tensors.items():
             last = name.rpartition("/")[2]
             is_off = value.ndim == 0 and not value and last in _FLAGS
-            if not (is_off or last in _IGNORED):
+            if not (is_off or last in _IGNORED or name in _IGNORED_OF_MODEL):
                 known = (text for part, text in reasons.items() if part in name)
                 what = next(known, f"the weights {short(name)}")
                 raise refuse(self.path, what, "no layer here has them")
@@ -456,16 +465,19 @@ def _read_pieces(path: Path) -> tuple[str, ...]:
 def _vocabulary(
     pieces: tuple[str, ...], special: dict[str, str], start: str | None, path: Path
 ) -> Vocabulary:
-    ids: dict[str | None, int] = {}
+    ids: dict[str, int] = {}
     for token, piece in enumerate(pieces):
         ids.setdefault(piece, token)
     unk, eos = special["unk_token"], special["eos_token"]
-    needed = {"unk_token": unk, "eos_token": eos, "start token": start or eos}
+    needed = {"unk_token": unk, "eos_token": eos}
+    if start is not None:
+        needed["start token"] = start
     for name, entry in needed.items():
         if entry not in ids:
             raise UserError(f"{path}: the vocabulary lacks the {name} {short(entry)}")
     pad = ids.get("<pad>", ids.get("<blank>"))
-    return Vocabulary(pieces, ids[unk], ids[eos], ids.get(start), pad)
+    first = None if start is None else ids[start]
+    return Vocabulary(pieces, ids[unk], ids[eos], first, pad)
 
 
 def _sentencepiece(folder: Path) -> tuple[bytes, bytes]:

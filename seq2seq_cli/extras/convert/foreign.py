@@ -23,6 +23,7 @@ from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, 
 Array = NDArray[np.float32]
 
 MOST_ENTRIES = 2_000_000  # of a vocabulary
+MOST_LAYERS = 1_000
 _MOST_SENTENCEPIECE = 64 * MEBIBYTE
 
 
@@ -181,7 +182,9 @@ def tags_of(vocabulary: Vocabulary) -> tuple[str, ...]:
 
 def own_tokenizers(folder: Path) -> Tokenizers | None:
     """Return the tokenizers of an exported model; None if the folder has none."""
-    src_path, tgt_path = RunFolder(folder).tokenizer_paths(shared=True)
+    run = RunFolder(folder)
+    is_one = run.new_tokenizer_paths(is_one=True)[0].is_file()
+    src_path, tgt_path = run.new_tokenizer_paths(is_one=is_one)
     if not (src_path.is_file() and tgt_path.is_file()):
         return None
     src = Tokenizer.load(src_path)
@@ -202,32 +205,32 @@ def own_vocabularies(
     return src, src if tokenizers.is_shared else tgt
 
 
-# Activations by their names in other programs, and a number a with f(x) = ours(a x) / a.
-_ACTIVATIONS = {
-    "relu": ("relu", 1.0),
-    "gelu": ("gelu", 1.0),
-    "swish": ("silu", 1.0),
-    "silu": ("silu", 1.0),
-    "quick_gelu": ("silu", 1.702),  # x · sigmoid(1.702 x) (Hendrycks and Gimpel 2016)
-}
+def known_activation(
+    name: object, known: Mapping[Any, tuple[str, float]], path: Path
+) -> tuple[str, float]:
+    """Return our name of an activation f, and a with f(x) = ours(a x) / a; UserError if unknown."""
+    if name not in known:
+        what = f"the activation {short(str(name))}"
+        raise refuse(path, what, "runs have relu, gelu and swish")
+    return known[name]
 
 
-def fold_activation(weights: dict[str, Array], name: str, path: Path) -> str:
-    """Return our name of an activation; UserError if a run has none like it.
-
-    f(x) = silu(a x) / a is made from silu: exactly, in the layers before and after it.
-    """
-    if name not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
-        raise refuse(path, f"the activation {short(name)}", f"runs have {known}")
-    ours, factor = _ACTIVATIONS[name]
+def fold_activation(weights: dict[str, Array], factor: float) -> None:
+    """Make f(x) = silu(a x) / a from silu: exactly, in the layers before and after it."""
     if factor != 1.0:
         for name in weights:
             if ".feed_forward.expand." in name:
                 weights[name] = weights[name] * np.float32(factor)
             elif name.endswith(".feed_forward.contract.weight"):
                 weights[name] = weights[name] / np.float32(factor)
-    return ours
+
+
+def one_d_ff(weights: Mapping[str, Array], path: Path) -> int:
+    """Return the size of all feed-forward networks; UserError if they differ."""
+    sizes = {len(w) for n, w in weights.items() if n.endswith(".feed_forward.expand.weight")}
+    if len(sizes) > 1:
+        raise refuse(path, "feed-forward networks of different sizes", "a run has one")
+    return sizes.pop()
 
 
 def positions_of(tables: Iterable[Array | None], default: Positions, path: Path) -> Positions:

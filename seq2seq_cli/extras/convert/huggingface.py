@@ -13,6 +13,7 @@ from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import (
     MOST_ENTRIES,
+    MOST_LAYERS,
     Array,
     ForeignModel,
     Names,
@@ -22,6 +23,7 @@ from seq2seq_cli.extras.convert.foreign import (
     entries_by_id,
     fold_activation,
     incomplete,
+    known_activation,
     number,
     own_tokenizers,
     own_vocabularies,
@@ -40,6 +42,13 @@ _WEIGHTS = (
     *("model.safetensors", "model.safetensors.index.json"),
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
+_ACTIVATIONS = {
+    "relu": ("relu", 1.0),
+    "gelu": ("gelu", 1.0),
+    "swish": ("silu", 1.0),
+    "silu": ("silu", 1.0),
+    "quick_gelu": ("silu", 1.702),  # x · sigmoid(1.702 x) (Hendrycks and Gimpel 2016)
+}
 _NOT_SEARCHED = (
     *("num_beam_groups", "diversity_penalty"),
     *("encoder_no_repeat_ngram_size", "forced_bos_token_id"),
@@ -47,6 +56,7 @@ _NOT_SEARCHED = (
 # Numbers of the search with their ranges here, always and with do_sample.
 _NUMBERS = {"length_penalty": (0.0, 10.0), "repetition_penalty": (1.0, 1e3)}
 _OF_SAMPLING = {"temperature": (1e-6, 1e3), "top_p": (1e-6, 1.0)}
+_HALVES = ("float16", "bfloat16")
 _LONGEST = 512  # positions of OPUS-MT
 
 
@@ -62,8 +72,7 @@ def read(folder: Path) -> ForeignModel:
     tokenizer_options = read_object(folder / "tokenizer_config.json", is_optional=True)
     has_marians = tokenizer_options.get("tokenizer_class") == "MarianTokenizer"
     _check(config, path, is_exported=has_marians or tokenizers is not None)
-    notes: list[str] = []
-    names = _tensors(folder, notes)
+    names, has_halves = _tensors(folder)
     search = config | read_object(folder / "generation_config.json", is_optional=True)
     src_size = tgt_size = number(config.get("vocab_size"), "vocab_size", path, 4, MOST_ENTRIES)
     is_one = config.get("share_encoder_decoder_embeddings", True) is not False
@@ -93,7 +102,7 @@ def read(folder: Path) -> ForeignModel:
         tokenizers=tokenizers,
         languages=_languages(tokenizer_options),
         tags=tags_of(src),
-        notes=notes,
+        notes=["weights in half precision were read as they are"] if has_halves else [],
     )
     _add_search(model, search, config)
     return model
@@ -116,31 +125,32 @@ def _check(config: dict[str, Any], path: Path, *, is_exported: bool) -> None:
     raise refuse(path, f"model_type {short(str(kind))}", reason)
 
 
-def _tensors(folder: Path, notes: list[str]) -> Names:
-    """Return all tensors; note if any of them has half precision."""
+def _tensors(folder: Path) -> tuple[Names, bool]:
+    """Return all tensors, and whether any of them has half precision."""
     path = next(folder / name for name in _WEIGHTS if (folder / name).is_file())
-    files = None  # by the names of their tensors
-    if path.suffix == ".json":
-        files = read_object(path).get("weight_map")
-        if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-            raise damaged(path, "it has no table of weights")
+    if path.suffix != ".json":
+        tensors, has_halves = _read_weights(path)
+        return Names(tensors, path), has_halves
+    tensors, has_halves = {}, False
+    files = read_object(path).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+        raise damaged(path, "it has no table of weights")
     here = {entry.name for entry in folder.iterdir()}
-    tensors: dict[str, Array] = {}
-    for file in [path.name] if files is None else sorted({*files.values()}):
+    for file in sorted({*files.values()}):
         if file not in here:
             raise incomplete(path, f"its folder has no file {short(file)}")
-        read, dtypes = _read_weights(folder / file)
-        tensors |= {n: array for n, array in read.items() if files is None or files.get(n) == file}
-        if not dtypes.isdisjoint(("float16", "bfloat16")):
-            notes[:] = ["weights in half precision were read as they are"]
-    return Names(tensors, path)
+        read, is_half = _read_weights(folder / file)
+        tensors |= {name: array for name, array in read.items() if files.get(name) == file}
+        has_halves |= is_half
+    return Names(tensors, path), has_halves
 
 
-def _read_weights(path: Path) -> tuple[dict[str, Array], set[str]]:
-    """Return the tensors of a file in fp32, and their types in the file."""
+def _read_weights(path: Path) -> tuple[dict[str, Array], bool]:
+    """Return the tensors of a file in fp32, and whether any of them has half precision."""
     if path.suffix == ".safetensors":
         stored = {n: t for n, t in read_weight_file(path).tensors.items() if t.dtype in FLOATS}
-        return {n: as_float32(t) for n, t in stored.items()}, {t.dtype for t in stored.values()}
+        has_halves = any(tensor.dtype in _HALVES for tensor in stored.values())
+        return {name: as_float32(tensor) for name, tensor in stored.items()}, has_halves
     import torch
 
     try:
@@ -159,7 +169,8 @@ def _read_weights(path: Path) -> tuple[dict[str, Array], set[str]]:
         # An expanded tensor has more numbers than the file.
         if not is_whole or tensor.nbytes > tensor.untyped_storage().nbytes():
             raise damaged(path, f"{short(name)} is not a complete floating-point tensor")
-    return {n: t.detach().float().numpy() for n, t in tensors.items()}, {*dtypes.values()}
+    has_halves = any(dtype in _HALVES for dtype in dtypes.values())
+    return {name: t.detach().float().numpy() for name, t in tensors.items()}, has_halves
 
 
 def _weights(
@@ -168,7 +179,7 @@ def _weights(
     """Return the weights under our names, and the options of the model."""
     d_model = number(config.get("d_model"), "d_model", path, 2, 65_536)
     layers = {
-        side: number(config.get(f"{side}_layers"), f"{side}_layers", path)
+        side: number(config.get(f"{side}_layers"), f"{side}_layers", path, 1, MOST_LAYERS)
         for side in ("encoder", "decoder")
     }
     for name in ("attention_heads", "ffn_dim"):
@@ -176,6 +187,8 @@ def _weights(
             raise refuse(path, f"different {name} in encoder and decoder", "a run has one number")
     heads = number(config.get("encoder_attention_heads"), "encoder_attention_heads", path)
     d_ff = number(config.get("encoder_ffn_dim"), "encoder_ffn_dim", path)
+    name = str(config.get("activation_function"))
+    activation, factor = known_activation(name, _ACTIVATIONS, path)
     is_pre_norm = config.get("model_type") == "pegasus"
     is_tied = config.get("tie_word_embeddings", True) is not False
     weights = _embeddings(names, (*sizes, d_model), is_one, is_tied)
@@ -187,6 +200,7 @@ def _weights(
         shape = shape_of(part.ours, d_model, d_ff)
         weights[f"{part.ours}.weight"] = names.take(f"{part.huggingface}.weight", *shape)
         weights[f"{part.ours}.bias"] = names.take(f"{part.huggingface}.bias", shape[0])
+    fold_activation(weights, factor)
     return weights, {
         "d_model": d_model,
         "heads": heads,
@@ -195,7 +209,7 @@ def _weights(
         "dropout": probability(config.get("dropout", 0.1)),
         "attention_dropout": probability(config.get("attention_dropout", 0.0)),
         "activation_dropout": probability(config.get("activation_dropout", 0.0)),
-        "activation": fold_activation(weights, str(config.get("activation_function")), path),
+        "activation": activation,
         "norm": "pre" if is_pre_norm else "post",
         "embedding_scale": config.get("scale_embedding") is True,
         "tie_embeddings": "projection.weight" not in weights,
@@ -274,8 +288,8 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
     if isinstance(longest, int):
         most = min(longest, positions) if isinstance(positions, int) else longest
     # The length counts the start token and EOS, which every translation ends with.
-    longest = min(max(most - 2, 1), 10_000)
-    decoding = model.decoding = {"max_len_factor": 0.0, "max_len_extra": longest}
+    most_tokens = min(max(most - 2, 1), 10_000)
+    decoding = model.decoding = {"max_len_factor": 0.0, "max_len_extra": most_tokens}
     model.max_length = max(1, positions - 1) if isinstance(positions, int) else _LONGEST - 1
     if isinstance(beam, int) and 1 <= beam <= 1_000:
         decoding["beam_size"] = beam
@@ -293,15 +307,15 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
         if isinstance(value, int | float) and least <= value <= most_value:
             decoding[name] = float(value)
         else:
-            model.notes.append(f"{name} {value} has no equivalent")
+            model.notes.append(f"{name} {short(str(value))} has no equivalent")
     for name in _NOT_SEARCHED:
         if isinstance(value := search.get(name), int | float) and value not in (0, 1):
-            model.notes.append(f"{name} {value} has no equivalent")
+            model.notes.append(f"{name} {short(str(value))} has no equivalent")
     shortest = search.get("min_new_tokens")
     if shortest is None and isinstance(minimum := search.get("min_length"), int):
         shortest = minimum - 1  # without the start token
     if isinstance(shortest, int):
-        shortest = min(shortest, longest)
+        shortest = min(shortest, most_tokens)
     # transformers samples from 50 tokens unless told otherwise.
     top_k = search.get("top_k", 50) if "sampling" in decoding else None
     size = search.get("no_repeat_ngram_size")

@@ -18,6 +18,7 @@ from seq2seq_cli.config.loader import yaml_value
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert.foreign import (
     MOST_ENTRIES,
+    MOST_LAYERS,
     Array,
     ForeignModel,
     Names,
@@ -26,7 +27,9 @@ from seq2seq_cli.extras.convert.foreign import (
     damaged,
     entries_by_id,
     fold_activation,
+    known_activation,
     number,
+    one_d_ff,
     probability,
     read_sentencepiece,
     refuse,
@@ -39,6 +42,8 @@ from seq2seq_cli.files import MEBIBYTE, read_bounded, reading
 
 _SPECIAL = "special:model.yml"
 _EPSILON = 1e-9  # of LayerNorm: src/graph/expression_operators.cpp
+# Marian's gelu is x · sigmoid(1.702 x).
+_ACTIVATIONS = {"relu": ("relu", 1.0), "swish": ("silu", 1.0), "gelu": ("silu", 1.702)}
 # What has no option here, with the values that models without it have.
 _UNKNOWN = {
     "transformer-no-projection": (False, "no output projection in attention"),
@@ -179,20 +184,21 @@ def _weights(
     names: Names, options: dict[str, Any], path: Path
 ) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return the weights under our names, and the options of the model."""
+    name = str(options.get("transformer-ffn-activation", "swish"))
+    activation, factor = known_activation(name, _ACTIVATIONS, path)
     weights = _embeddings(names)
     d_model = weights["tgt_embedding.weight"].shape[1]
     number(d_model, "dim-emb", path, 4, 65_536)
     heads = number(options.get("transformer-heads", 8), "transformer-heads", path)
     is_pre_norm = bool(options.get("transformer-preprocess"))
     layers = {
-        side: number(options.get(name, 6), name, path)
+        side: number(options.get(name, 6), name, path, 1, MOST_LAYERS)
         for side, name in (("encoder", "enc-depth"), ("decoder", "dec-depth"))
     }
     parts = parts_of(layers.items(), is_pre_norm=is_pre_norm)
     _take_parts(names, weights, parts, d_model)
-    activation = str(options.get("transformer-ffn-activation", "swish"))
-    # Marian's gelu is x · sigmoid(1.702 x).
-    activation = "quick_gelu" if activation == "gelu" else activation
+    d_ff = one_d_ff(weights, path)
+    fold_activation(weights, factor)
     _output(names, weights, d_model)
     if names.tensors:
         raise refuse(path, f"the weights {short(min(names.tensors))}", "no layer here has them")
@@ -200,11 +206,11 @@ def _weights(
         "d_model": d_model,
         "heads": heads,
         "layers": layers,
-        "d_ff": len(weights["encoder.0.feed_forward.expand.weight"]),
+        "d_ff": d_ff,
         "dropout": probability(options.get("transformer-dropout")),
         "attention_dropout": probability(options.get("transformer-dropout-attention")),
         "activation_dropout": probability(options.get("transformer-dropout-ffn")),
-        "activation": fold_activation(weights, activation, path),
+        "activation": activation,
         "norm": "pre" if is_pre_norm else "post",
         "norm_epsilon": _EPSILON,
         "embedding_scale": True,

@@ -114,9 +114,10 @@ def _always_kept(tokenizer: Tokenizer) -> set[int]:
 
 
 def _trimmed(tokenizers: Tokenizers, src_ids: list[int], tgt_ids: list[int]) -> Tokenizers:
-    src, tgt = map(_with_entries, tokenizers, (src_ids, tgt_ids))
+    src = _with_entries(tokenizers.src, src_ids)
     if tokenizers.tgt is tokenizers.src:
         return Tokenizers(src, src)
+    tgt = _with_entries(tokenizers.tgt, tgt_ids)
     return Tokenizers(src, SpmVocabTokenizer(tgt.model, src) if tokenizers.is_shared else tgt)
 
 

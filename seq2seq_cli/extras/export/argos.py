@@ -36,8 +36,11 @@ logger = logging.getLogger(__name__)
 _MODEL, _TOKENIZER = "model", "sentencepiece.model"
 # What Argos Translate passes to CTranslate2 with ARGOS_BEAM_SIZE=1 (the default is 4).
 _OPTIONS: dict[str, Any] = {
-    **{"replace_unknowns": True, "max_batch_size": 32, "batch_type": "tokens"},
-    **{"beam_size": 1, "length_penalty": 0.2},
+    "replace_unknowns": True,
+    "max_batch_size": 32,
+    "batch_type": "tokens",
+    "beam_size": 1,
+    "length_penalty": 0.2,
 }
 # LibreTranslate's own codes; it uses ISO 639 for other languages.
 _CODES = {"zh-hans": "zh", "zh-cn": "zh", "zh-sg": "zh", "pt-br": "pb"}

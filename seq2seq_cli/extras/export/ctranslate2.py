@@ -79,7 +79,11 @@ class CTranslate2(Format):
         if config.decoding.sampling:
             options = {"sampling_topk": 0} | options  # sample from all tokens
         return _USAGE.format(
-            **{"src": src, "tgt": tgt, "pieces": pieces, "quoted": quoted, "unquoted": unquoted},
+            src=src,
+            tgt=tgt,
+            pieces=pieces,
+            quoted=quoted,
+            unquoted=unquoted,
             **self.length_limits(config.decoding, "len(pieces)"),
             never=never_pieces(tokenizers),
             options=", ".join(f"{name}={value}" for name, value in options.items()),

@@ -193,10 +193,19 @@ def _byte_like(pieces: Iterable[str]) -> str:
     return f"{cuts[0][0]}(?={cuts[0][1]})"
 
 
-def _any_of(words: Iterable[str], letters: int = 2) -> str:
-    """Return a pattern of any of the words, grouped by their first letters as there are many."""
-    groups: dict[str, list[str]] = defaultdict(list)
+def _any_of(words: Iterable[str]) -> str:
+    """Return a pattern that matches any of the words, grouped by two letters as there are many."""
+    groups: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for word in words:
-        groups[word[:1] if letters else word].append(word[1:])
-    rest = {first: _any_of(ends, letters - 1) if letters else "" for first, ends in groups.items()}
-    return f"(?:{'|'.join(re.escape(first) + ends for first, ends in rest.items())})"
+        groups[word[:1]][word[1:2]].append(word[2:])
+
+    def either(parts: Iterable[str]) -> str:
+        return f"(?:{'|'.join(parts)})"
+
+    return either(
+        re.escape(first)
+        + either(
+            re.escape(second) + either(map(re.escape, rest)) for second, rest in by_second.items()
+        )
+        for first, by_second in groups.items()
+    )

@@ -130,9 +130,9 @@ class Marian(Format):
         """Return the pieces of translations by CTranslate2, which converts the folder."""
         from ctranslate2.converters import MarianConverter
 
-        vocabularies = [str(folder / name) for name in vocabulary_names(tokenizers)]
+        names = [str(folder / name) for name in vocabulary_names(tokenizers)]
         with tempfile.TemporaryDirectory() as converted:
-            converter = MarianConverter(str(folder / MODEL), vocabularies)
+            converter = MarianConverter(str(folder / MODEL), names)
             converter.convert(converted, force=True)
             return CTranslate2().translate(Path(converted), sources, tokenizers)
 

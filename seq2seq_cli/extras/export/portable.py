@@ -28,8 +28,12 @@ def portable_config(config: Config) -> Config:
 
     Relative paths into the folder stay.
     """
-    texts = {name: getattr(config.data, name) for name in ("train", "valid", "general")}
-    corpora = {name: text and _portable(text) for name, text in texts.items()}
+    data = config.data
+    corpora = {
+        "train": _portable(data.train),
+        "valid": _portable(data.valid or ()) or None,
+        "general": _portable(data.general or ()) or None,
+    }
     reuse = config.tokenizer.reuse and _portable_path(config.tokenizer.reuse)
     return config.updated(data=corpora, tokenizer={"reuse": reuse})
 

@@ -41,7 +41,7 @@ def huggingface_rows(tokenizers: Tokenizers) -> Rows:
     It has one id on both sides, after the smaller vocabulary. What was learned here keeps its ids.
     """
     if not is_imported(tokenizers):
-        return Rows(*(range(len(tokenizer)) for tokenizer in tokenizers))
+        return _all_rows(tokenizers)
     marian = marian_rows(tokenizers)
     pad = min(map(len, marian))
     return Rows(*([*ids[:pad], BOS_ID, *ids[pad:]] for ids in marian))
@@ -53,9 +53,13 @@ def ctranslate2_rows(tokenizers: Tokenizers, *, has_start: bool) -> Rows:
     Without one, CTranslate2 starts from a zero vector.
     """
     if not is_imported(tokenizers):
-        return Rows(*(range(len(tokenizer)) for tokenizer in tokenizers))
+        return _all_rows(tokenizers)
     first = [UNK_ID, *([BOS_ID] if has_start else []), EOS_ID]
     return Rows(*([*first, *range(EOS_ID + 1, len(side))] for side in tokenizers))
+
+
+def _all_rows(tokenizers: Tokenizers) -> Rows:
+    return Rows(*(range(len(tokenizer)) for tokenizer in tokenizers))
 
 
 def names_of(tokenizer: Tokenizer, rows: Sequence[int], start: str | None = None) -> list[str]:

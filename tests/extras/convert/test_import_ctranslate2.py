@@ -104,6 +104,9 @@ def test_a_model_whose_encoder_sees_no_eos(
     file.variables.pop("decoder/start_from_zero_embedding")
     for side in ("encoder", "decoder"):
         file.variables.pop(f"{side}/position_encodings/encodings")
+        assert file.variables[f"{side}/scale_embeddings"]
+    # An older name of the same option, which has no effect beside the newer one.
+    file.variables["decoder/embeddings/multiply_by_sqrt_depth"] = np.array(0, np.int8)
     write_model_file(file, source / "model.bin")
     result = seq2seq("import", source, tmp_path / "run").ok()
     assert "100 of 100 greedy translations equal CTranslate2's" in result.stdout
@@ -163,6 +166,18 @@ def test_tables_of_positions_are_recognized(offset: int, has_halves: bool, dtype
             {"decoder/layer_0/self_attention/relative_position_keys": np.ones((3, 4), np.float32)},
             "relative",
         ),
+        (
+            {"encoder/layer_0/self_attention/with_relative_position": np.array(1, np.int8)},
+            "relative positions",
+        ),
+        (
+            {
+                "decoder/layer_0/ffn/linear_0/weight": np.ones((5, 16), np.float32),
+                "decoder/layer_0/ffn/linear_0/bias": np.ones(5, np.float32),
+                "decoder/layer_0/ffn/linear_1/weight": np.ones((16, 5), np.float32),
+            },
+            "feed-forward networks of different sizes",
+        ),
         ({"encoder/position_encodings/encodings": np.ones((9, 16), np.float32)}, "known sinusoid"),
         ({"encoder/activation": np.array(1, np.int8)}, "activation"),
         ({"decoder/layer_0/self_attention/linear_0/weight": np.ones((5, 16), np.float32)}, "shape"),
@@ -206,6 +221,7 @@ def test_an_exported_run_comes_back(exported: Path, tmp_path: Path, seq2seq: Com
     for option in ("replace_unk=false", "max_len_factor=2", "max_len_extra=20"):
         options = (*options, "--set", f"decoding.{option}")
     expected = seq2seq("translate", exported / "run", *options, stdin=lines).stdout
+    (exported / "ctranslate2" / "src.model").touch()  # beside tokenizer.model, which counts
     for name in ("ctranslate2", "quick.argosmodel"):
         run = tmp_path / name
         result = seq2seq("import", exported / name, run).ok()
@@ -267,6 +283,7 @@ def test_bad_packages_are_refused(exported: Path, tmp_path: Path, seq2seq: Comma
         "no sentencepiece.model": {"sentencepiece.model": None},
         "bpe.model": {"sentencepiece.model": None, "bpe.model": b"a b"},
         "no metadata.json": {"metadata.json": None},
+        "it has no metadata.json": {"metadata.json": None, "folder/metadata.json/": b""},
         f"{output}/metadata.json is damaged": {"metadata.json": b"{"},
         f"{output}/sentencepiece.model is damaged": {"sentencepiece.model": b"x"},
         "no model/model.bin": {"model.bin": None},

@@ -222,11 +222,13 @@ def test_further_search_options_come_along_or_are_named(tmp_path: Path, seq2seq:
     write_marian_mt(tmp_path / "model", 6, missing=0.0)
     path = tmp_path / "model" / "generation_config.json"
     given = {"min_length": 4, "num_beam_groups": 2, "encoder_no_repeat_ngram_size": 3}
+    given |= {"length_penalty": "x" * 1_000}
     path.write_text(json.dumps(json.loads(path.read_text()) | given))
     result = seq2seq("import", tmp_path / "model", tmp_path / "run", "--no-verify").ok()
     assert load_config(tmp_path / "run" / "config.yaml").decoding.min_len_extra == 3
     for option in ("num_beam_groups 2", "encoder_no_repeat_ngram_size 3"):
         assert f"{option} has no equivalent" in result.stdout
+    assert "length_penalty xxx" in result.stdout and "x" * 1_000 not in result.stdout
 
 
 @pytest.mark.parametrize(

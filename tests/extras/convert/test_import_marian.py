@@ -60,6 +60,7 @@ def test_positions_are_marians_own(tmp_path: Path, seq2seq: Command) -> None:
         ({"type": "s2s"}, "s2s"),
         ({"transformer-ffn-depth": 3}, "another depth"),
         ({"transformer-ffn-activation": ["swish"]}, "the activation ['swish']"),
+        ({"transformer-ffn-activation": "silu"}, "the activation silu"),
     ],
 )
 def test_what_a_run_cannot_represent_is_refused_by_name(
@@ -79,14 +80,27 @@ def test_a_model_of_an_odd_size_is_refused(
     assert "cannot become a run: d_model is 15" in message
 
 
-@pytest.mark.parametrize("name", ["encoder_Wemb", "decoder_Wemb", "encoder_l1_ffn_b1"])
-def test_a_number_is_no_array(name: str, tmp_path: Path, seq2seq: Command) -> None:
+NARROW = {"decoder_l1_ffn_W1": (16, 5), "decoder_l1_ffn_b1": (1, 5), "decoder_l1_ffn_W2": (5, 16)}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "reason"),
+    [
+        ({"encoder_Wemb": ()}, "encoder_Wemb has the shape []"),
+        ({"decoder_Wemb": ()}, "decoder_Wemb has the shape []"),
+        ({"encoder_l1_ffn_b1": ()}, "encoder_l1_ffn_b1 has the shape []"),
+        (NARROW, "feed-forward networks of different sizes"),
+    ],
+)
+def test_arrays_of_other_shapes_are_refused(
+    shapes: dict[str, tuple[int, ...]], reason: str, tmp_path: Path, seq2seq: Command
+) -> None:
     path = tmp_path / "model" / "model.npz"
     write_marian(path.parent, 1, shared=False)
+    changed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     with np.load(path) as arrays:
-        np.savez(path, **{**arrays, name: np.float32(1)})
-    message = seq2seq("import", path.parent, tmp_path / "run").error()
-    assert f"{name} has the shape []" in message
+        np.savez(path, **{**arrays, **changed})
+    assert reason in seq2seq("import", path.parent, tmp_path / "run").error()
 
 
 def test_bad_archives_are_refused(tmp_path: Path, seq2seq: Command) -> None:
