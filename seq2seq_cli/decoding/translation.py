@@ -1,12 +1,19 @@
-"""A line to translate, with requirements, and its translation."""
+"""A line to translate, with requirements, and its translation.
+
+N words of a line and M words of its translation.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seq2seq_cli.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -71,11 +78,18 @@ class Translation:
     score: float | None = None  # by which a beam search ranks
     log_probs: tuple[float, ...] | None = None  # of the tokens, EOS last
     alignment: tuple[tuple[int, int], ...] | None = None  # source and target words, by number
-    attention: tuple[tuple[float, ...], ...] | None = field(default=None, repr=False)  # by words
+    attention_MN: "NDArray[np.float32] | None" = field(default=None, repr=False, compare=False)
 
     @property
     def log_prob(self) -> float | None:
         return sum(self.log_probs) if self.log_probs is not None else None
+
+    @property
+    def attention(self) -> tuple[tuple[float, ...], ...] | None:
+        """Rounded attention of each word over the words of the line; None if not requested."""
+        if self.attention_MN is None:
+            return None
+        return tuple(tuple(round(share, 4) for share in row) for row in self.attention_MN.tolist())
 
     def report(self) -> dict[str, Any]:
         """Return the fields that are known, for JSON."""

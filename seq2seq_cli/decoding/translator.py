@@ -348,12 +348,13 @@ class Translator:
     ) -> list[GivenScore]:
         """Return log-probabilities and attention of the translations of segments, if needed."""
         options = self.config.decoding
-        if not any(outputs) and not options.replace_unk:
+        with_attention = outputs.alignment or options.replace_unk
+        if not (outputs.log_probs or with_attention):
             return [NOT_SCORED] * len(pairs)
         scores = self.backend.score(
             [(segment.src_ids, ids) for segment, ids in pairs],
             options.tokens_per_batch,
-            with_attention=outputs.alignment or options.replace_unk,
+            with_attention=with_attention,
         )
         return [
             given.without_control_tokens(len(segment.control_ids))

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq_cli.decoding.lines.stream import Job, automatic_processes
+from seq2seq_cli import Translator
+from seq2seq_cli.decoding.lines.stream import Job, automatic_processes, translate_chunks
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import UserError
 
 TRANSLATE = [sys.executable, "-m", "seq2seq_cli", "translate"]
@@ -135,6 +137,22 @@ def test_blank_line_of_json_lines_is_an_empty_line(trained, seq2seq):
     options = ("--input-format", "jsonl", "--format", "jsonl")
     found = seq2seq("translate", trained, *options, stdin=stdin).stdout.splitlines()
     assert [json.loads(line)["translation"] for line in found] == ["one", "", "", "two", ""]
+
+
+@pytest.mark.parametrize(("output_format", "is_kept"), [("tsv", False), ("jsonl", True)])
+def test_only_json_lines_keep_attention(trained, output_format, is_kept):
+    kept = []
+
+    class Recording(Translator):
+        def search(self, *args, **options):
+            found = super().search(*args, **options)
+            kept.extend(one.attention_MN is not None for (one,) in found)
+            return found
+
+    job = Job((trained,), output_format=output_format, align=True)
+    chunk = (0, [TranslationInput("1 2"), TranslationInput("3")])
+    assert len(list(translate_chunks(job, Recording.load(trained), [chunk], print))) == 2
+    assert kept == [is_kept] * 2
 
 
 def test_auto_processes_are_limited_by_memory(trained):

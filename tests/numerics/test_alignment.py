@@ -138,9 +138,13 @@ def test_attention_of_tokens_is_averaged_over_their_words():
     ids = tokenizers.tgt.to_ids("c b")
     assert [len(ids), len(segments[0].ids), UNK_ID in ids] == [4, 3, False]
     results = [[SegmentResult(segments[0], ids, 0.0, GivenScore([], attention))]]
-    (translation,) = merge_segments(
-        "a x y b", results, tokenizers, Outputs(alignment=True), is_ranked=False
+    linked, translation = (
+        merge_segments("a x y b", results, tokenizers, outputs, is_ranked=False)[0]
+        for outputs in (Outputs(alignment=True, attention=False), ALIGNED)
     )
+    assert (linked.attention, linked.alignment) == (None, translation.alignment)
+    assert translation.attention_MN is not None
+    assert translation.attention_MN.nbytes == 4 * 2 * 4  # a float for each pair of words
     assert translation.attention == ((0.4, 0.3, 0.3, 0.0), (0.05, 0.025, 0.025, 0.9))
     assert translation.alignment == ((0, 0), (3, 1))
 

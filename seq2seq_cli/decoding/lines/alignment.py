@@ -26,7 +26,7 @@ class Placed(NamedTuple):
 
 def align(
     line: str, text: str, placed: Sequence[Placed], tokenizer: Tokenizer
-) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[float, ...], ...]]:
+) -> tuple[tuple[tuple[int, int], ...], NDArray[np.float32]]:
     """Return the source word with the most attention for each target word, and all attention, MN.
 
     Words are what `split_words` finds. The attention of a target word is the mean over its tokens;
@@ -53,8 +53,7 @@ def align(
     attention_MN /= np.maximum(num_tokens_M, 1)[:, None]
     sources = attention_MN.argmax(axis=1).tolist() if attention_MN.size else []
     links = sorted((source, target) for target, source in enumerate(sources))
-    matrix = (tuple(round(share, 4) for share in row) for row in attention_MN.tolist())
-    return tuple(links), tuple(matrix)
+    return tuple(links), attention_MN
 
 
 def source_words(segment: Segment, tokenizer: Tokenizer) -> list[range]:

@@ -21,6 +21,7 @@ class Outputs(NamedTuple):
 
     log_probs: bool = False
     alignment: bool = False
+    attention: bool = True  # by words, with the alignment; four bytes for each pair of them
 
 
 class SegmentResult(NamedTuple):
@@ -59,13 +60,13 @@ def _translation(
     is_ranked: bool,
 ) -> Translation:
     ids = [token for segment in segments for token in segment.ids]
-    log_probs, alignment, attention = None, None, None
+    log_probs, alignment, attention_MN = None, None, None
     if outputs.log_probs:
         log_probs = tuple(itertools.chain.from_iterable(s.given.log_probs for s in segments))
     if outputs.alignment or UNK_ID in ids:
         text, placed = write_segments(segments, tokenizers)
         if outputs.alignment:
-            alignment, attention = align(line, text, placed, tokenizers.src)
+            alignment, attention_MN = align(line, text, placed, tokenizers.src)
         text = " ".join(text.split())
     else:
         text = ""
@@ -78,7 +79,7 @@ def _translation(
         score=sum((segment.score for segment in segments), 0.0) if is_ranked else None,
         log_probs=log_probs,
         alignment=alignment,
-        attention=attention,
+        attention_MN=attention_MN if outputs.attention else None,
     )
 
 

@@ -59,7 +59,7 @@ class Job:
         return [member for run in self.run_dirs for member in RunFolder(run).members(self.which)]
 
     def bytes_needed(self) -> int:
-        """Estimate the bytes of a process. Raises UserError if there are no weights."""
+        """Estimate the bytes of a process but for attention; UserError if there are no weights."""
         paths = (member.weights(self.which) for member in self.members)
         num_bytes = sum(path.stat().st_size for path in paths if path.exists())
         return _BYTES_OF_A_PROCESS + _TIMES_ITS_WEIGHTS * num_bytes
@@ -138,7 +138,8 @@ def translate_chunks(
 ) -> Iterator[Line]:
     """Translate one chunk after another in this process; `report` the issues at the end."""
     issues: list[Issues] = []
-    outputs, write = Outputs(job.log_probs, job.align), WRITERS[job.output_format]
+    outputs = Outputs(job.log_probs, job.align, attention=job.output_format == "jsonl")
+    write = WRITERS[job.output_format]
     most = 1 if job.output_format == "text" else None  # translations to write for a line
     try:
         for first_number, inputs in chunks:

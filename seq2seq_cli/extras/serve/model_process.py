@@ -87,7 +87,8 @@ class LoadedRun:
         """Search for the translations of sentences. Raises UserError if one has none."""
         translator = self._variant(SearchOptions(options.n_best, options.with_constraints))
         inputs = [TranslationInput(text, required=required) for text, required in sentences]
-        outputs = Outputs(options.log_probs, options.alignment or options.attention)
+        has_words = options.alignment or options.attention
+        outputs = Outputs(options.log_probs, has_words, options.attention)
         with shortages_reported():  # of constraints, for which C has no search
             return translator.search(inputs, outputs, report=issues.append)
 
@@ -106,7 +107,7 @@ class LoadedRun:
         return SentenceOutput(
             translation.text,
             (translation.alignment or ()) if options.alignment else (),
-            (translation.attention or ()) if options.attention else (),
+            translation.attention or (),
             translation.tokens if options.log_probs else (),
             translation.log_probs or (),
             self._aligned_words(text) if has_words else (),
