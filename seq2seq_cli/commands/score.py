@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 
 from seq2seq_cli.config.text import ParallelText
@@ -51,12 +51,21 @@ def rescore_nbest(translator: Translator, text: ParallelText) -> Iterator[str]:
     entries = enumerate(lines_to_translate(nbest), start=1)
     parsed = (_parsed(line, f"{nbest}, line {number}", len(sources)) for number, line in entries)
     by_number = sorted(parsed, key=itemgetter(0))
-    for number, group in itertools.groupby(by_number, key=itemgetter(0)):
-        texts = [text for _, text in group]
-        scored = translator.score([(sources[number], text) for text in texts])
-        for entry in sorted(scored, key=_mean, reverse=True):
+    scored = _scored(translator, sources, by_number)
+    for number, group in itertools.groupby(scored, key=itemgetter(0)):
+        for entry in sorted((entry for _, entry in group), key=_mean, reverse=True):
             log_prob, mean = f"{entry.log_prob:.4f}", f"{_mean(entry):.4f}"
             yield f"{number} ||| {entry.text} ||| log_prob= {log_prob} ||| {mean}"
+
+
+def _scored(
+    translator: Translator, sources: Sequence[str], entries: Iterable[tuple[int, str]]
+) -> Iterator[tuple[int, Translation]]:
+    """Score many entries at once, as most lists are short."""
+    entries = iter(entries)
+    while chunk := list(itertools.islice(entries, _PAIRS_AT_ONCE)):
+        scored = translator.score([(sources[number], text) for number, text in chunk])
+        yield from zip((number for number, _ in chunk), scored, strict=True)
 
 
 def _mean(translation: Translation) -> float:

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from seq2seq_cli import Translator
+from seq2seq_cli.commands.score import rescore_nbest
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.lines.segmentation import Bounds, segment_lines
@@ -171,6 +173,24 @@ def test_nbest_lists_and_scores(trained, seq2seq, tmp_path):
     scored = seq2seq("score", trained, "--src", "-", "--nbest", listed, stdin="1 2\n").stdout
     assert scored.startswith("0 ||| one ||| two ||| log_prob=")
     assert "need --format" in seq2seq("translate", trained, *options, "1 2").stderr
+
+
+def test_many_lists_are_scored_together(trained, tmp_path):
+    calls = []
+
+    class Counting(Translator):
+        def score(self, pairs):
+            calls.append(len(pairs))
+            return super().score(pairs)
+
+    (tmp_path / "src").write_text("1\n" * 700)
+    entries = (f"{n} ||| {word}\n" for word in ("two", "one", "six") for n in range(700))
+    (tmp_path / "nbest").write_text("".join(entries))
+    text = ParallelText.of(src=tmp_path / "src", tgt=tmp_path / "nbest")
+    found = [line.split(" ||| ") for line in rescore_nbest(Counting.load(trained), text)]
+    assert [int(number) for number, *_ in found] == [n for n in range(700) for _ in range(3)]
+    assert [word for _, word, *_ in found[::3]] == ["one"] * 700
+    assert calls == [2_000, 100]  # one list is in both
 
 
 def test_alignments_link_the_right_words(trained, seq2seq):
