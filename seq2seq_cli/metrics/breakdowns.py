@@ -3,6 +3,7 @@
 N lines, F groups of word frequencies.
 """
 
+import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -121,7 +122,7 @@ def by_training_frequency(
     for column, lines in enumerate((references, hypotheses, both)):
         for line in lines:
             for word, count in line.items():
-                group = np.searchsorted(_FREQUENCIES, frequency[word], side="right") - 1
+                group = bisect.bisect_right(_FREQUENCIES, frequency[word]) - 1
                 counts_F3[group, column] += count
     most = [*(bound - 1 for bound in _FREQUENCIES[1:]), None]
     groups = []
