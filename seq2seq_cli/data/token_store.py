@@ -10,6 +10,7 @@ machines, and segments of unchanged files are reused.
 import bisect
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -36,6 +37,8 @@ from seq2seq_cli.files import MEBIBYTE, fsync, is_listed, naming, read_bounded, 
 from seq2seq_cli.machine import allow_many_open_files, num_cores
 from seq2seq_cli.text.corpus import hash_of_files, read_pairs
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
+
+logger = logging.getLogger(__name__)
 
 _FORMAT = 1  # increased when the file format changes, so that old caches are not read
 _IDS_AT_ONCE = 1 << 20
@@ -316,7 +319,10 @@ class _Request(NamedTuple):
         if not missing:
             return opened, num_written
         size = sum(path.stat().st_size for text in missing.values() for path in text.files)
-        processes = num_cores() if size >= _LARGE_TEXT else 1
+        processes = 1
+        if size >= _LARGE_TEXT:
+            processes = num_cores()
+            logger.info(f"tokenizing {size / 1e6:,.0f} MB of text")
         with splitter(self.tokenizers, self.max_length, processes) as split:
             for key, text in missing.items():
                 with cache.writing(key):

@@ -76,6 +76,17 @@ def test_the_size_of_a_text_has_each_segment_once(tmp_path):
     assert (len(two), two.num_bytes) == (2 * len(one), one.num_bytes)
 
 
+def test_a_large_text_is_said_to_be_tokenized(tmp_path, caplog):
+    path = tsv(tmp_path, "a")
+    tokenizers = fit_tokenizers(ParallelText.of(pairs=path), TokenizerConfig(vocab_size=330))
+    with caplog.at_level("INFO", "seq2seq_cli.data.token_store"):
+        open_store(ParallelText.of(pairs=path), tokenizers, "skip", 99)
+        path.write_text(path.read_text() + " " * (1 << 25) + "\tyes\n")
+        for _ in range(2):
+            open_store(ParallelText.of(pairs=path), tokenizers, "skip", 99)
+    assert caplog.messages == ["tokenizing 34 MB of text"]
+
+
 def test_equal_files_count_as_often_as_there_are(tmp_path):
     path = tsv(tmp_path, "a")
     (tmp_path / "b.tsv").write_bytes(path.read_bytes())
