@@ -14,6 +14,7 @@ from seq2seq_cli.config.loader import differing_options, load_config, yaml_text
 from seq2seq_cli.config.metrics import with_current_names
 from seq2seq_cli.model.weights import read_tensors
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.tokenizers.tokenizer import tokenizer_hashes
 from seq2seq_cli.training.checkpoints.checkpoint import read_state
 from seq2seq_cli.training.checkpoints.manifest import continuations, read_manifest
 
@@ -55,12 +56,13 @@ def compare_runs(first_dir: Path, second_dir: Path) -> list[Difference]:
     first, second = RunFolder(first_dir), RunFolder(second_dir)
     for run in (first, second):
         run.ensure_is_run()
-    options = differing_options(load_config(first.config), load_config(second.config))
+    configs = load_config(first.config), load_config(second.config)
+    options = differing_options(*configs)
     found = [Difference("option", name, *values) for name, values in options.items()]
     manifests = read_manifest(first), read_manifest(second)
-    for kind in ("data", "tokenizer"):
-        sections = (manifest.get(kind) for manifest in manifests)
-        found += _compare_values(kind, *(s if isinstance(s, dict) else {} for s in sections))
+    found += _compare_values("data", *(manifest["data"] for manifest in manifests))
+    tokenizers = zip((first, second), (config.tokenizer for config in configs), strict=True)
+    found += _compare_values("tokenizer", *(tokenizer_hashes(*each) for each in tokenizers))
     found += _compare_values("from", *({"": manifest.get("from")} for manifest in manifests))
     for kind, name in (("package", "packages"), *((name, name) for name in _ENVIRONMENT)):
         found += _compare_values(kind, *(_history(manifest, name) for manifest in manifests))
@@ -108,7 +110,9 @@ def _compare_tensors(name: str, first: Path, second: Path) -> Iterator[Differenc
             yield Difference("weights", name, *exists)
         return
     a, b = (
-        plugins.load("shard", "optimizer_shards").read_whole(p) if p.is_dir() else read_tensors(p)
+        plugins.load("shard", "optimizer_shards").read_whole(p)
+        if p.name == "optimizer"
+        else read_tensors(p)
         for p in (first, second)
     )
     shapes = [{n: (t.dtype, t.shape) for n, t in tensors.items()} for tensors in (a, b)]

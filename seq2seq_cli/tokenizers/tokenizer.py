@@ -5,6 +5,7 @@ import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -19,11 +20,11 @@ from seq2seq_cli.config.types import (
     TokenizerKind,
 )
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.files import MEBIBYTE, read_bounded, reading, write_atomic
+from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading, write_atomic
 from seq2seq_cli.plugins import implementation
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text import quoting
-from seq2seq_cli.text.corpus import features_in, read_pairs
+from seq2seq_cli.text.corpus import features_in, hash_of_files, read_pairs
 from seq2seq_cli.text.features import feature_symbols
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
@@ -326,7 +327,10 @@ def _reuse(
 
 
 def load_tokenizers(run: RunFolder, config: TokenizerConfig) -> Tokenizers:
-    """Load the tokenizers of a run; raises UserError if a file is damaged or does not fit."""
+    """Load the tokenizers of a run.
+
+    Raises UserError if a file is damaged, does not fit, or is not the one that manifest.json names.
+    """
     src_path, tgt_path = run.tokenizer_paths(config.shared)
     src = Tokenizer.load(src_path)
     shared_with = src if config.shared else None
@@ -339,7 +343,20 @@ def load_tokenizers(run: RunFolder, config: TokenizerConfig) -> Tokenizers:
                 f"{path} does not fit the config: it has {len(tokenizer):,} entries, more than "
                 f"tokenizer.vocab_size {vocab_size:,}"
             )
+    recorded = None
+    with suppress(UserError, OSError, KeyError, TypeError):  # a model is usable without
+        recorded = read_json(run.manifest)["tokenizer"]
+    if recorded not in (None, tokenizer_hashes(run, config)):
+        raise UserError(
+            f"the vocabulary in {run.path} is not the one that the run started with; put it back"
+        )
     return tokenizers
+
+
+def tokenizer_hashes(run: RunFolder, config: TokenizerConfig) -> dict[str, str]:
+    """Return the hash of each file of a run's tokenizers by its name, or that it is missing."""
+    paths = dict.fromkeys(run.tokenizer_paths(config.shared))
+    return {p.name: hash_of_files([p]) if p.is_file() else "missing" for p in paths}
 
 
 def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokenizer]:

@@ -27,7 +27,6 @@ from seq2seq_cli.training.checkpoints.checkpoint import (
     set_aside_later,
 )
 from seq2seq_cli.training.checkpoints.manifest import (
-    check_vocabulary,
     read_manifest,
     record_continuation,
     text_hashes,
@@ -151,7 +150,6 @@ def resume_run(
             f"allow it with train --allow-changed {refused[0]}, or start a run in another folder"
         )
     check_same_state(begun.training.optimizer, config.training.optimizer)
-    check_vocabulary(folder, config, manifest)
     origin = manifest.get("from")
     if source is not None and (origin is None or Path(str(origin)).resolve() != source.resolve()):
         raise UserError(

@@ -75,6 +75,15 @@ def test_diff_finds_the_largest_weight_difference(run, copy, seq2seq):
     assert f"different names or shapes: {name}" in seq2seq("diff", run, copy).stdout
     (copy / "model.safetensors").unlink()
     assert "best model: present | missing" in seq2seq("diff", run, copy).stdout
+    (copy / "model.safetensors").mkdir()
+    assert "Is a directory" in seq2seq("diff", run, copy).stderr
+
+
+def test_diff_reads_the_vocabularies(run, copy, seq2seq):
+    (copy / "src.model").write_bytes((copy / "tgt.model").read_bytes())
+    assert kinds(seq2seq, run, copy) == [("tokenizer", "src.model")]
+    (copy / "src.model").unlink()
+    assert seq2seq("diff", run, copy).stdout.endswith(" | missing\n")
 
 
 def test_diff_compares_manifests(run, copy, seq2seq):
@@ -138,8 +147,10 @@ def test_manifest_records_every_resume(run, copy, config, seq2seq):
     assert python["second"] == f"{begun['python']}, then 3.99, then {begun['python']}"
 
 
-def test_run_with_a_replaced_vocabulary_cannot_be_resumed(copy, config, seq2seq):
+def test_run_with_a_replaced_vocabulary_is_not_used(copy, config, seq2seq):
     (copy / "src.model").write_bytes((copy / "tgt.model").read_bytes())
     longer = ("--set", "training.max_steps=50")
-    message = seq2seq("train", config, "--run-dir", copy, *longer).error()
-    assert "is not the one that the run started with" in message
+    for command in (("train", config, "--run-dir", copy, *longer), ("translate", copy, "1")):
+        assert "is not the one that the run started with" in seq2seq(*command).error()
+    (copy / "manifest.json").unlink()
+    seq2seq("translate", copy, "1").ok()

@@ -22,6 +22,7 @@ from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.native.model_code import model_code_hash
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import hash_of_files
+from seq2seq_cli.tokenizers.tokenizer import tokenizer_hashes
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def write_manifest(
         **(imported_from(source) if source is not None else {}),
         "seed": config.training.seed,
         "data": hashes,
-        "tokenizer": _tokenizer_hashes(run, config),
+        "tokenizer": tokenizer_hashes(run, config.tokenizer),
         **_environment(config, device),
         "num_continuations": 0,
         "continuations": [],
@@ -113,15 +114,6 @@ def count_starts(run: RunFolder) -> int:
     return 1 + (count if isinstance(count, int) else 0)
 
 
-def check_vocabulary(run: RunFolder, config: Config, manifest: dict[str, Any]) -> None:
-    """Raise UserError if the tokenizers are not those that the run started with."""
-    if manifest.get("tokenizer") != _tokenizer_hashes(run, config):
-        raise UserError(
-            f"the vocabulary in {run.path} is not the one that the run started with; "
-            "put it back, or start another run with --run-dir"
-        )
-
-
 def _environment(config: Config, device: torch.device) -> dict[str, Any]:
     """Return what may differ between two runs of the same config.
 
@@ -151,11 +143,6 @@ def _environment(config: Config, device: torch.device) -> dict[str, Any]:
 def text_hashes(config: Config) -> dict[str, str]:
     """Return the hash of each text of the config, by the name of its option in `data`."""
     return {name: hash_of_files(text.files) for name, text in config.texts.items()}
-
-
-def _tokenizer_hashes(run: RunFolder, config: Config) -> dict[str, str]:
-    paths = dict.fromkeys(run.tokenizer_paths(config.tokenizer.shared))
-    return {path.name: hash_of_files([path]) for path in paths}
 
 
 def _now() -> str:
