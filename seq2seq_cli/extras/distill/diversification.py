@@ -154,10 +154,16 @@ def translate_text(task: Task, teacher: Config, mixed: Path) -> tuple[list[Corpu
 
     Raises UserError if the run `mixed` has learned from others.
     """
-    if not task.source.exists():
+    text, on_bad_line = teacher.train_text, teacher.data.on_bad_line
+
+    def make() -> tuple[Sequence[Path], Facts]:
         with written(task.source) as write:
-            for _, pair in readable_pairs(teacher.train_text, teacher.data.on_bad_line):
+            for _, pair in readable_pairs(text, on_bad_line):
                 write({"src": pair.src})
+        return [task.source], {}
+
+    inputs = text_inputs(text) | {"on_bad_line": on_bad_line}
+    Stage(task.source.with_suffix(".json"), inputs).finish(make)
     valid, run = teacher.valid_text, RunFolder(task.output)
     assert valid is not None, "it was checked"
     facts = distillation.finished_pairs(task, valid, load_config(run.config), RunFolder(mixed))
