@@ -17,7 +17,7 @@ from seq2seq_cli import plugins
 from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.console import counted
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.errors import DamagedFileError, Interrupted, UserError
 from seq2seq_cli.evaluation import HeldOut, Scores, evaluate
 from seq2seq_cli.model.weights import read_facts, read_model_scores
 from seq2seq_cli.run_folder import RunFolder
@@ -28,6 +28,7 @@ from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.signals import StopRequest
+from seq2seq_cli.weight_file import read_weight_file
 
 logger = logging.getLogger(__name__)
 
@@ -213,10 +214,13 @@ def end_line(folder: RunFolder, run: Run) -> str:
     if is_cut_off:
         why += " before the learning rate fell to 0" if falls else ""
         ended = f"stopped after {state.step:,} of {plan.total:,} updates ({why})"
-    if folder.model.exists():
-        kept = f": {folder.model} is {_which_model(folder.model, run)}"
-    elif state.best_step is not None or run.config.data.valid is None:
-        kept = f"; {folder.model} is missing: put it back, or use --model last"
+    has_model = state.best_step is not None or run.config.data.valid is None
+    if has_model or folder.model.exists():
+        try:
+            read_weight_file(folder.model)  # all of it, not only its header
+            kept = f": {folder.model} is {_which_model(folder.model, run)}"
+        except DamagedFileError as error:
+            kept = f"; {error}; put it back, or use --model last"
     else:
         kept = f"; no validation gave a finite score, so that there is no {folder.model}"
     if is_cut_off:

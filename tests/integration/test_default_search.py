@@ -202,11 +202,17 @@ def test_the_choice_is_made_once_and_again_for_another_model(config, run, seq2se
     assert not ensemble.search.exists()
 
 
-def test_a_missing_model_is_named_and_leaves_the_choice(config, run, seq2seq, tmp_path):
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_lost_model_is_named_and_leaves_the_choice(config, run, seq2seq, tmp_path, is_there):
     copy = shutil.copytree(run, tmp_path / "run")
-    (copy / "model.safetensors").unlink()
+    model = copy / "model.safetensors"
+    whole = model.read_bytes()
+    model.unlink()
+    if is_there:
+        model.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     ended = seq2seq("train", config, "--run-dir", copy).ok()
-    assert "model.safetensors is missing: put it back, or use --model last" in ended.stderr
+    what = "damaged: its content does not match its hash" if is_there else "missing"
+    assert f"model.safetensors is {what}; put it back, or use --model last" in ended.stderr
     assert found(copy) == found(run)
 
 
