@@ -240,6 +240,17 @@ def test_damaged_weights_are_left_out_of_the_comparison(config, runs, tmp_path, 
     assert row["model"].startswith("average of 3") and "loss" not in row and not row["chosen"]
 
 
+@pytest.mark.parametrize("lost", [None, "checkpoints/step-00000016", "best/step-00000016"])
+def test_missing_weights_are_named(config, runs, tmp_path, caplog, lost):
+    run = shutil.copytree(runs["ema"], tmp_path / "run")
+    (run / "candidates.jsonl").unlink()
+    if lost is not None:
+        (run / f"{lost}.safetensors").unlink()
+    train(load_config(config, EMA), run)
+    assert ("averages leave out steps whose weights are missing: 16" in caplog.text) is bool(lost)
+    assert ("averages leave out" in caplog.text) is bool(lost)
+
+
 def test_record_names_the_best_model_where_an_average_has_put_it(config, runs, tmp_path):
     """The average is chosen here since the best model is damaged."""
     run = shutil.copytree(runs["schedule_free"], tmp_path / "run")

@@ -94,6 +94,18 @@ def best_files(folder: RunFolder, state: TrainingState) -> dict[int, Path]:
     return files | {m.step: kept[m.step] for m in state.best_models if m.step in kept}
 
 
+def warn_of_missing(folder: RunFolder, config: Config, state: TrainingState) -> None:
+    """Warn if there are no weights of steps that averages should include."""
+    count, every = config.training.average_checkpoints, config.training.save_every
+    missing = {model.step for model in state.best_models} - {*best_files(folder, state)}
+    if count is not None and every is not None:
+        steps = sorted({*range(every, state.step, every), state.step})
+        missing |= {*steps[-count:]} - {*folder.all_weights()}
+    if missing:
+        steps_text = ", ".join(f"{step:,}" for step in sorted(missing))
+        logger.warning("averages leave out steps whose weights are missing: %s", steps_text)
+
+
 def candidates_to_score(folder: RunFolder, run: Run) -> list[Candidate]:
     """Return the candidates of the finished run, nothing if `candidates.jsonl` lists them all."""
     candidates = find_candidates(folder, run.config, run.state)
@@ -115,6 +127,7 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
     if not (candidates := candidates_to_score(folder, run)):
         return
     config, step, model = run.config, run.state.step, run.gathered.model
+    warn_of_missing(folder, config, run.state)
     readable: list[Candidate] = []
     for candidate in candidates:
         try:
