@@ -119,7 +119,7 @@ def _check(config: dict[str, Any], path: Path, *, is_exported: bool) -> None:
         **dict.fromkeys(("t5", "mt5", "umt5"), of_t5),
         **dict.fromkeys(("mbart", "bart"), of_bart),
         "m2m_100": "its tokenizer puts language codes around the text",
-        "pegasus": "its tokenizer is not known here",
+        "pegasus": "there is no tokenizer.model, as in exports of a run",
     }
     reason = reasons.get(str(kind), "only MarianMT can be imported")
     raise refuse(path, f"model_type {short(str(kind))}", reason)

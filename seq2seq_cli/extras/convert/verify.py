@@ -67,8 +67,11 @@ def verify_huggingface(
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     with redirect_stderr(StringIO()):
-        theirs = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=torch.float32).eval()
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        try:
+            theirs = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=torch.float32).eval()
+            tokenizer = AutoTokenizer.from_pretrained(source)
+        except Exception as error:  # it raises any type for a damaged file
+            raise _unreadable("transformers", source, error) from None
     lines = sentences(translator.tokenizers.src, text)
     ids = [ids[:_LONGEST] for ids in translator.tokenizers.src.to_ids_batch(lines)]
     for line, ours in zip(lines, ids, strict=True):
@@ -106,6 +109,13 @@ def verify_huggingface(
     return (
         f"logits of {len(lines)} sentences equal transformers' in fp32 (at most {largest:.0e} "
         "apart), and so do their tokens"
+    )
+
+
+def _unreadable(program: str, source: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{program} cannot read {source}: {short(str(error))}; put all of its files there, or "
+        "import it with --no-verify"
     )
 
 
@@ -156,7 +166,10 @@ def verify_ctranslate2(
     # CTranslate2 may have read names of entries differently, but its ids are the same.
     src_pieces, tgt_pieces = pieces_in(folder, (len(model.src.pieces), len(model.tgt.pieces)))
     end = [EOS_ID] if model.is_eos_given else []
-    engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
+    try:
+        engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
+    except (RuntimeError, ValueError) as error:
+        raise _unreadable("CTranslate2", folder, error) from None
     expected = greedy(
         engine,
         [[_piece(src_pieces, orders.src.ids[i]) for i in (*ids, *end)] for ids in sources],

@@ -215,6 +215,15 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_what_ctranslate2_cannot_read_is_refused(
+    exported: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    source = shutil.copytree(exported / "ctranslate2", tmp_path / "model")
+    (source / "config.json").unlink()
+    assert "CTranslate2 cannot read" in seq2seq("import", source, tmp_path / "run").error()
+    seq2seq("import", source, tmp_path / "run", "--no-verify").ok()
+
+
 def test_an_exported_run_comes_back(exported: Path, tmp_path: Path, seq2seq: Command) -> None:
     lines = "".join(f"{n} {n % 7} {n % 3}\n" for n in range(10))
     options = ("--beam-size", 1, "--set", "decoding.precision=fp32")

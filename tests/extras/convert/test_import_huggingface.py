@@ -274,6 +274,21 @@ def test_other_architectures_are_refused_by_name(
     assert f"model_type {kind}" in seq2seq("import", source, tmp_path / "run").error()
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("tokenizer_config.json", {"sp_model_kwargs": 5}),
+        ("generation_config.json", {"watermarking_config": 5}),
+    ],
+)
+def test_what_transformers_cannot_read_is_refused(
+    name: str, change: dict, imported: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    source = shutil.copytree(imported / "model", tmp_path / "model")
+    (source / name).write_text(json.dumps(json.loads((source / name).read_text()) | change))
+    assert "transformers cannot read" in seq2seq("import", source, tmp_path / "run").error()
+
+
 def test_broken_files_are_refused(imported: Path, tmp_path: Path, seq2seq: Command) -> None:
     source = shutil.copytree(imported / "model", tmp_path / "model")
 
