@@ -193,7 +193,7 @@ class RunFolder:
             if self.model.is_file():
                 return self.model
             hint = "; --model last uses the last checkpoint" if by_step else ""
-            raise UserError(f"{self.path} has no {self.model.name} yet{hint}")
+            raise UserError(f"{self.path} has no best model, {self.model.name}{hint}")
         if which == "last" and by_step:
             return next(iter(by_step.values()))
         if which == "ema" and self.last_checkpoint is not None:

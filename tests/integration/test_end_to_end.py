@@ -407,7 +407,7 @@ def test_run_stopped_before_any_validation_can_be_resumed(numbers, seq2seq, tmp_
     with signal_after(3):
         assert train_short(seq2seq, numbers / "numbers.yaml", run).exit_code == 130
     message = seq2seq("translate", run, "1").error()
-    assert "no model.safetensors yet; --model last uses the last checkpoint" in message
+    assert "no best model, model.safetensors; --model last uses the last checkpoint" in message
     assert seq2seq("translate", run, "--model", "last", "1").exit_code == 0
 
 

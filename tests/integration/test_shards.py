@@ -230,6 +230,8 @@ def test_what_does_not_fit_together_is_not_joined(trained, seq2seq, source, tmp_
     record.write_text(whole)
     parts[1].write_bytes(parts[1].read_bytes()[:-1])
     assert "it was changed or cut short" in refused(*parts)
+    parts[1].unlink()
+    assert f"there is no file {parts[1]}" in refused(*parts)
     assert "give the outputs of all shards" in refused(record)
 
 

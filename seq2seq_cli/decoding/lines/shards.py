@@ -268,7 +268,9 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
         listed[_MOST_LISTED:] = ["…"] * (len(listed) > _MOST_LISTED)
         raise UserError(f"of {num_shards:,} shards these are missing: {', '.join(listed)}")
     for path, record in records.items():
-        if not path.is_file() or hash_of_files([path]) != record.sha256:
+        if not path.is_file():
+            raise UserError(f"there is no file {path}")
+        if hash_of_files([path]) != record.sha256:
             raise UserError(f"{path} does not match its record: it was changed or cut short")
     ordered = sorted(records, key=lambda path: records[path].shard)
     with ExitStack() as stack:
