@@ -96,6 +96,9 @@ def train(
         run.parallel.in_main(lambda: choose_model(folder, run, stop, monitor))
         run.parallel.in_main(lambda: choose_search(folder, run, stop))
         logger.info("%s%s", already, end_line(folder, run))
+        _, stop_signal = stop.agree(run.parallel, False)
+        if stop_signal:  # since the last update: what comes after the training does not begin
+            raise Interrupted("interrupted when the training had finished", 128 + stop_signal)
 
 
 @contextmanager

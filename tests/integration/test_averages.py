@@ -145,8 +145,15 @@ def test_interrupted_run_ends_as_the_undisturbed_one(config, runs, tmp_path, kin
     must_be_equal(folder.path, runs[kind])
 
 
-def test_signal_stops_the_comparison_which_the_same_command_repeats(config, runs, tmp_path):
-    given, folder = load_config(config, EMA), RunFolder(tmp_path / "run")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [(EMA, "stopped while comparing models"), ((), "interrupted when the training had finished")],
+)
+def test_signal_in_the_last_validation_stops_what_comes_next(
+    config, runs, tmp_path, given, message
+):
+    """The comparison, which the same command repeats; or else the next training of a command."""
+    folder = RunFolder(tmp_path / "run")
 
     asked = []
 
@@ -155,11 +162,12 @@ def test_signal_stops_the_comparison_which_the_same_command_repeats(config, runs
             asked.append(path)
             signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(Interrupted, match="stopped while comparing models"):
-        train(given, folder.path, hooks=Hooks(before_write=stop))
+    with pytest.raises(Interrupted, match=message):
+        train(load_config(config, given), folder.path, hooks=Hooks(before_write=stop))
     assert not folder.candidates.exists()
-    train(given, folder.path)
-    must_be_equal(folder.path, runs["ema"])
+    train(load_config(config, given), folder.path)
+    if given:
+        must_be_equal(folder.path, runs["ema"])
 
 
 def test_extended_run_ends_as_one_that_was_long_from_the_start(config, runs, tmp_path):
