@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -155,8 +156,10 @@ class RunFolder:
             for path in (Path(parent, name) for name in (*folders, *files)):
                 if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(folder):
                     raise UserError(f"{path} is a link that leads out of the run folder; remove it")
-                if path.exists() and not (path.is_file() or path.is_dir()):
-                    raise UserError(f"{path} is neither a file nor a folder; remove it")
+                with suppress(OSError):  # a training removes old checkpoints
+                    mode = path.stat().st_mode
+                    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                        raise UserError(f"{path} is neither a file nor a folder; remove it")
 
     def metrics_lines(self) -> list[bytes]:
         """Return the lines of metrics.jsonl, with line ends; the last one may be incomplete."""
