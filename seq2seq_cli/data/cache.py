@@ -117,13 +117,17 @@ def lock(folder: Path) -> int:
 
 
 def make_room() -> None:
-    """Remove the least recently used stores, but none in use, until the size limit is kept."""
+    """Remove the least recently used stores, but none in use, until the size limit is kept.
+
+    Parts of stores that killed processes have left are removed anyway.
+    """
     stores, limit = _stores(), most_bytes()
     total = sum(size for _, size, _ in stores)
     removed: list[int] = []
     for last_used, size, folder in sorted(stores):
-        if total <= limit or time.time() - last_used < _JUST_USED:
-            break
+        is_part = folder.name.startswith(PART)  # of a killed process, if none has locked it
+        if (total <= limit and not is_part) or time.time() - last_used < _JUST_USED:
+            continue
         with suppress(OSError), (folder / FACTS).open("ab") as file:  # NFS: to write
             if not lock_file(file.fileno()):  # an error if it is in use
                 continue
@@ -131,7 +135,7 @@ def make_room() -> None:
                 (folder / name).unlink(missing_ok=True)
             folder.rmdir()
             total -= size
-            removed.append(size)
+            removed += [] if is_part else [size]
     if removed:
         logger.info(
             f"{cache_folder()}: removed the {len(removed):,} least recently used stores of token "

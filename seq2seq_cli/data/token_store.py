@@ -361,16 +361,17 @@ def _write_segment(chunks: Iterable[TokenizedChunk], folder: Path) -> None:
     facts = StoreStats()
     try:
         (part / FACTS).touch()  # which is locked
-        with naming(part), ExitStack() as files:
-            files.callback(os.close, cache.lock(part))
-            src, tgt = (_SideWriter(part, side, files) for side in SIDES)
-            for chunk in chunks:
-                pairs = len(chunk.src.lengths)
-                facts += StoreStats(pairs, chunk.too_long, src.add(chunk.src), tgt.add(chunk.tgt))
-        with naming(part):
+        with naming(part), ExitStack() as held:
+            held.callback(os.close, cache.lock(part))
+            with ExitStack() as files:
+                src, tgt = (_SideWriter(part, side, files) for side in SIDES)
+                for chunk in chunks:
+                    n = len(chunk.src.lengths)
+                    facts += StoreStats(n, chunk.too_long, src.add(chunk.src), tgt.add(chunk.tgt))
             (part / FACTS).write_text(json.dumps(asdict(facts)))
-        for file in part.iterdir():
-            fsync(file)
+            for file in part.iterdir():
+                fsync(file)
+            os.utime(part)  # not to be taken for left over before it is renamed
         try:
             part.rename(folder)
         except OSError:

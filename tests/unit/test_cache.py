@@ -15,9 +15,11 @@ from growing_files import growing
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.data.cache import (
+    FACTS,
     FILES,
     cache_folder,
     cached_counts,
+    lock,
     make_room,
     size_of,
     total_size,
@@ -133,9 +135,16 @@ def test_store_in_use_by_any_process_is_not_evicted(tmp_path, cache, tokenizers,
 
 def test_partial_stores_of_killed_processes_are_removed(tmp_path, cache, tokenizers, monkeypatch):
     key = stored(tmp_path, 1, tokenizers, days_ago=1).key
-    part = cache / ".part-x1y2"
-    part.mkdir()
-    (part / "src.ids").write_bytes(b"x" * 10_000)
+    for name in (".part-x1y2", ".part-held"):
+        (part := cache / name).mkdir()
+        (part / FACTS).touch()
+        (part / "src.ids").write_bytes(b"x" * 10_000)
+        os.utime(part, (0, 0))
+    held = lock(part)
+    os.utime(part, (0, 0))
+    make_room()  # although there is enough
+    os.close(held)
+    assert keys(cache) == {key, part.name}
     os.utime(part, (0, 0))
     allow(monkeypatch, 1, size_of(cache / key))
     make_room()
