@@ -102,9 +102,9 @@ def line_writer(
 ) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes a line at once, to a file or (None or `-`) to standard output.
 
-    The file is created with the first line, or at the end: an error before leaves no empty file.
-    Errors of the system name it. Unless it `is_locked`, UserError if another process is writing it,
-    or if it has content by then and not `may_replace`.
+    The file is created with the first line, or at the end: an error before leaves no empty file, a
+    later one a warning. Errors of the system name the file. Unless it `is_locked`, UserError if
+    another process is writing it, or if it has content by then and not `may_replace`.
     """
     target = None if path == STANDARD_STREAM else path
     name = target or Path("standard output")
@@ -129,8 +129,13 @@ def line_writer(
             file().write(line.encode("utf-8", errors="replace") + b"\n")
             file().flush()
 
-        yield write
-        file()
+        try:
+            yield write
+            file()
+        except BaseException:
+            if not is_locked and target and target.is_file() and file.cache_info().currsize:
+                logger.warning(f"{target} is incomplete; --force replaces it")
+            raise
 
 
 def _lock_output(file: BinaryIO, path: Path) -> None:

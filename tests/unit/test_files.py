@@ -259,6 +259,21 @@ def test_sigterm_leaves_nothing_half_written(make, write, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_run_is_checked_while_its_training_removes_files(tmp_path, monkeypatch):
+    (file := tmp_path / "weights").touch()
+
+    def then_removed(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = stat(path, follow_symlinks=follow_symlinks)
+        if path.name == file.name and follow_symlinks:
+            path.unlink()
+        return found
+
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", then_removed)
+    RunFolder(tmp_path).reject_escaping_links()
+    assert not [*tmp_path.iterdir()]
+
+
 def test_lines_that_find_no_room_on_the_disk_name_their_file():
     full = Path("/dev/full")
     with pytest.raises(OSError) as error, line_writer(full) as write:
@@ -266,7 +281,7 @@ def test_lines_that_find_no_room_on_the_disk_name_their_file():
     assert error.value.filename == str(full)
 
 
-def test_a_file_that_another_process_writes_is_refused_and_keeps_its_lines(tmp_path):
+def test_a_file_that_another_process_writes_is_refused_and_keeps_its_lines(tmp_path, caplog):
     output = tmp_path / "output"
     output.write_text("an earlier, longer line\n")
     with line_writer(output) as write:
@@ -275,6 +290,12 @@ def test_a_file_that_another_process_writes_is_refused_and_keeps_its_lines(tmp_p
             w("other")
         write("second")
     assert output.read_text() == "first\nsecond\n"
+    assert not caplog.records
+    with pytest.raises(KeyboardInterrupt), line_writer(output) as write:
+        write("third")
+        raise KeyboardInterrupt
+    assert caplog.messages == [f"{output} is incomplete; --force replaces it"]
+    output.write_text("first\nsecond\n")
     refused = pytest.raises(UserError, match="has content: give --force")
     with refused, line_writer(output, may_replace=False) as write:
         write("third")
