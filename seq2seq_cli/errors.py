@@ -31,7 +31,7 @@ class DamagedFileError(UserError):
     """A file is missing, or not as written. If it temporarily cannot be read, it is an OSError."""
 
 
-class Interrupted(Exception):
+class Interrupted(BaseException):  # which no handler of errors takes for one, as Ctrl-C
     """Training was interrupted and has saved a checkpoint; the message says how to resume.
 
     `exit_status` follows the shell's convention: 128 plus the number of the signal.

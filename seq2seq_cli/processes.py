@@ -192,25 +192,39 @@ def held_signals(*numbers: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _end(number: int, frame: object) -> NoReturn:
+    raise Interrupted("terminated", 128 + number)
+
+
 @contextmanager
 def ending_at_sigterm() -> Iterator[None]:
     """Let SIGTERM end the block as Ctrl-C does, so that what it cleans up is cleaned up.
 
     Nothing changes in a thread, nor where SIGTERM is handled already, as in training.
     """
+    with _sigterm_handled(_end, before=signal.SIG_DFL):
+        yield
+
+
+@contextmanager
+def killed_at_sigterm() -> Iterator[None]:
+    """Undo `ending_at_sigterm` in the block, whose C code may take minutes: it would end later."""
+    with _sigterm_handled(signal.SIG_DFL, before=_end):
+        yield
+
+
+@contextmanager
+def _sigterm_handled(handler: Any, *, before: Any) -> Iterator[None]:
+    """Set a handler while the block runs, where `before` is the one, and in the main thread."""
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    if not is_main or signal.getsignal(signal.SIGTERM) != before:
         yield
         return
-
-    def end(number: int, frame: object) -> NoReturn:
-        raise Interrupted("terminated", 128 + number)
-
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

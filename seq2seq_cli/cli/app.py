@@ -17,6 +17,7 @@ from seq2seq_cli import __version__, plugins
 from seq2seq_cli.console import log_to_stderr, printable_lines
 from seq2seq_cli.errors import Interrupted, UserError, of_system, shortages_reported
 from seq2seq_cli.machine import torch_environment
+from seq2seq_cli.processes import ending_at_sigterm
 
 _CORE = [  # in the order in which they are typically used
     *("init", "check", "vocab", "preprocess", "train", "average", "verify-resume", "translate"),
@@ -32,7 +33,8 @@ _SEVERAL_REFERENCES = (
 class _Program(TyperGroup):
     """Imports the command that is called, without the others, which would take a tenth of a second.
 
-    Turns exceptions into one message and an exit status: 2 for user errors, 130 for Ctrl-C.
+    Turns exceptions into one message and an exit status: 2 for user errors, 130 for Ctrl-C, and 143
+    for SIGTERM.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -68,7 +70,7 @@ class _Program(TyperGroup):
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
-        with _errors_reported():
+        with _errors_reported(), ending_at_sigterm():
             return super().invoke(ctx)
 
 

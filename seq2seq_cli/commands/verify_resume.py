@@ -8,7 +8,7 @@ from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.processes import call_in_new_process, ending_at_sigterm
+from seq2seq_cli.processes import call_in_new_process
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.parallel.launcher import TRAINING_IMPORTS
@@ -24,7 +24,7 @@ def verify_resume(config: Config, steps: int, interruptions: int) -> tuple[bool,
     """
     _spread(interruptions, steps)  # before the first update
     config = config.updated(training={"max_hours": None})
-    with ending_at_sigterm(), tempfile.TemporaryDirectory(prefix="seq2seq-verify-") as folder:
+    with tempfile.TemporaryDirectory(prefix="seq2seq-verify-") as folder:
         whole, interrupted = Path(folder) / "whole", Path(folder) / "interrupted"
         _train_until(steps, config, whole)
         last = max(RunFolder(whole).all_checkpoints())

@@ -17,7 +17,6 @@ from seq2seq_cli.config.text import PAIRS_FORMATS, without_compression
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import naming
 from seq2seq_cli.paths import remote_errors
-from seq2seq_cli.processes import ending_at_sigterm
 from seq2seq_cli.text.compression import BY_SUFFIX, unpacked
 from seq2seq_cli.text.io import STANDARD_STREAM, bounded_lines, standard_input
 
@@ -43,7 +42,7 @@ def as_files(
     """
     if sum(path in _STDIN for path in texts) > 1:
         raise UserError("standard input can be read only once: give a file for one of the texts")
-    with ending_at_sigterm(), ExitStack() as copies:
+    with ExitStack() as copies:
         yield (
             [_as_file(path, copies, is_pairs=False) for path in texts],
             _as_file(pairs, copies, is_pairs=True),

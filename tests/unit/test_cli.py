@@ -305,6 +305,24 @@ def test_output_without_a_reader_ends_as_by_sigpipe(arguments):
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
 
 
+TERMINATED = """
+import os, signal, sys
+def end(event, arguments):
+    if event == "open" and arguments[0] == sys.argv[-1]:
+        os.kill(os.getpid(), signal.SIGTERM)
+sys.addaudithook(end)
+from seq2seq_cli.cli import main
+main()
+"""
+
+
+def test_sigterm_ends_any_command_as_ctrl_c_does(tmp_path):
+    (config := tmp_path / "mine.yaml").touch()
+    command = [sys.executable, "-c", TERMINATED, "check", config]
+    ended = subprocess.run(command, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, b"terminated\n")
+
+
 def test_commands_of_extras_have_a_panel_of_their_own(seq2seq: Command):
     core, _, extras = seq2seq("--help").stdout.partition("Commands of extras")
     assert all(f"│ {name} " in core for name in ("train", "translate", "compare"))

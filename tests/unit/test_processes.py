@@ -11,7 +11,12 @@ import pytest
 from launched import signal_and_wait
 
 from seq2seq_cli.errors import Interrupted
-from seq2seq_cli.processes import ProcessDiedError, call_in_new_process, ending_at_sigterm
+from seq2seq_cli.processes import (
+    ProcessDiedError,
+    call_in_new_process,
+    ending_at_sigterm,
+    killed_at_sigterm,
+)
 
 SCRIPT = """
 from concurrent.futures import ProcessPoolExecutor
@@ -103,6 +108,14 @@ def test_sigterm_does_not_wait_for_the_new_process():
     with pytest.raises(Interrupted) as stop, ending_at_sigterm():
         call_in_new_process(partial(signal_and_wait, os.getpid(), signal.SIGTERM))
     assert stop.value.exit_status == 128 + signal.SIGTERM
+
+
+def test_sigterm_kills_at_once_what_may_take_minutes():
+    with ending_at_sigterm():
+        handler = signal.getsignal(signal.SIGTERM)
+        with killed_at_sigterm():
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) == handler
 
 
 ENDLESS = """

@@ -19,7 +19,7 @@ from seq2seq_cli.decoding.output_formats import WRITERS, OutputFormat
 from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import ReplacedFileError, UserError
-from seq2seq_cli.processes import ProcessDiedError, ending_at_sigterm, ordered_pool
+from seq2seq_cli.processes import ProcessDiedError, ordered_pool
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import WHOLE_FILE, Place, may_wait
 
@@ -179,7 +179,7 @@ def _translate_in_processes(
             unreadable.append(error)
 
     pool = ordered_pool(processes, _translation, job, expected, processes)
-    with ending_at_sigterm(), pool as translate:
+    with pool as translate:
         try:
             for lines, issues in translate(readable()):
                 all_issues += issues

@@ -11,7 +11,6 @@ from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.convert import ctranslate2, foreign
 from seq2seq_cli.files import MEBIBYTE
-from seq2seq_cli.processes import ending_at_sigterm
 
 _MOST_FILES = 10_000
 _MOST_BYTES = 8 << 30  # of a package
@@ -31,7 +30,7 @@ def detect(path: Path) -> bool:
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
     """Give a temporary folder with the package's own folder; UserError if it is not a package."""
-    with ending_at_sigterm(), tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         with foreign.unzipping(path) as archive:
             _unpack(archive, path, folder)

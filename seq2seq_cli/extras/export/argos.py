@@ -24,7 +24,6 @@ from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, source_vocabulary
 from seq2seq_cli.extras.export.format import Source, is_imported, possible_tags
 from seq2seq_cli.extras.export.vocabularies import processor_of, spm_of
 from seq2seq_cli.files import own_part, read_json, replacing, write_atomic, write_json
-from seq2seq_cli.processes import ending_at_sigterm
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID, UNK_ID, Tokenizers
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ class Argos(CTranslate2):
     def opened(self, output: Path, config: Config) -> Iterator[Path]:
         """Give a temporary folder, which becomes the package if the block succeeds."""
         output.parent.mkdir(parents=True, exist_ok=True)
-        with ending_at_sigterm(), own_part(output.absolute()) as temporary:
+        with own_part(output.absolute()) as temporary:
             folder = temporary / _package_name(config)
             yield folder
             with replacing(output) as part, zipfile.ZipFile(part, "w") as archive:

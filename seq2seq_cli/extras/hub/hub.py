@@ -21,7 +21,6 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.export.portable import portable_config, portable_record
 from seq2seq_cli.files import MEBIBYTE, fsync, read_json, require_new_folder, write_json
-from seq2seq_cli.processes import ending_at_sigterm
 from seq2seq_cli.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ def push(run_dir: Path, repo: str, is_public: bool, branch: str | None, license_
     run = RunFolder(run_dir)
     run.ensure_is_run()
     translator = Translator.load(run_dir, "cpu")
-    with ending_at_sigterm(), tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
         files = _portable_files(run, Path(temporary), translator, repo, license_name)
         with hub_errors(repo):
             api.create_repo(repo, private=not is_public, exist_ok=True)

@@ -65,7 +65,7 @@ _TOKENS_OF_A_PAIR = 20  # of one side
 _BYTES_EACH = 1 << 30  # of memory; half of it is PyTorch and the model, or less
 _REDUCIBLE = 20_000_000  # parameters whose all-reduce is a small part of an update
 
-_KINDS: dict[str, type[Exception]] = {  # of reasons why a process failed
+_KINDS: dict[str, type[BaseException]] = {  # of reasons why a process failed
     kind.__name__: kind for kind in (Interrupted, UserError, OSError, RuntimeError)
 }
 
@@ -323,7 +323,7 @@ def _in_worker(
     raise SystemExit(1)
 
 
-def _reason(folder: Path, rank: int, status: int, is_terminated: bool) -> Exception:
+def _reason(folder: Path, rank: int, status: int, is_terminated: bool) -> BaseException:
     """Return why the processes ended, `rank` first; `is_terminated`: SIGTERM was forwarded."""
     files = {r: folder / f"reason-{r}.json" for r in (0, rank)}
     reasons = {r: read_json(path) for r, path in files.items() if path.exists()}
