@@ -8,6 +8,7 @@ import sys
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import sentencepiece
@@ -15,6 +16,7 @@ import sentencepiece
 from seq2seq_cli.config.tokenizer import SUBWORDS, TokenizerConfig
 from seq2seq_cli.config.types import TOKENIZER_KINDS, Normalization, Side, TokenizerKind
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.processes import killed_at_sigterm
 from seq2seq_cli.text import quoting
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from seq2seq_cli.tokenizers.training_text import (
@@ -71,7 +73,8 @@ class SentencePieceTokenizer(Tokenizer):
             config = config.with_symbols(grapheme_clusters(frequent, max(0, room)))
             # SentencePiece looks for characters outside of symbols only.
             learned_from = iter([*frequent, " ".join(characters)])
-        return cls(_train_model(learned_from, config, side, features=features))
+        with killed_at_sigterm(), _observed(learned_from) as observed:
+            return cls(_train_model(observed, config, side, features=features))
 
     @classmethod
     def normalizer(cls, rule: Normalization, symbols: Sequence[str]) -> Callable[[str], str]:
@@ -191,6 +194,26 @@ def parsed(model: bytes) -> Any:
     from sentencepiece import sentencepiece_model_pb2
 
     return sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _observed(lines: Iterator[str]) -> Iterator[Iterator[str]]:
+    """Yield the lines; raise what they raised, of which SentencePiece makes an error of its own."""
+    raised: list[BaseException] = []
+
+    def observed() -> Iterator[str]:
+        try:
+            yield from lines
+        except (Exception, KeyboardInterrupt) as error:
+            raised.append(error)
+            raise
+
+    try:
+        yield observed()
+    except UserError:
+        if raised:
+            raise raised[0] from None
+        raise
 
 
 def _train_model(

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import unicodedata
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -99,6 +100,19 @@ def test_decoded_text_is_one_line(tokenizer):
 
 def test_batch_tokenization_matches_single_lines(tokenizer):
     assert tokenizer.to_ids_batch(SCRIPTS) == [tokenizer.to_ids(line) for line in SCRIPTS]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no disk")])
+def test_what_stops_the_reading_of_lines_is_no_mistake_in_them(monkeypatch, error):
+    def stopped(lines: Iterable[str], least: object) -> Iterator[str]:
+        yield from lines
+        raise error
+
+    module = "seq2seq_cli.tokenizers.sentencepiece_tokenizer"
+    monkeypatch.setattr(f"{module}.without_rare_characters", stopped)
+    with pytest.raises(type(error)) as raised:
+        Tokenizer.fit(SCRIPTS, TokenizerConfig(kind="char", vocab_size=300))
+    assert raised.value is error
 
 
 def test_fitting_is_deterministic():
