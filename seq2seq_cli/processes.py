@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from seq2seq_cli.errors import Interrupted, UserError
@@ -192,7 +192,13 @@ def held_signals(*numbers: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end(number: int, frame: object) -> NoReturn:
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):  # PyTorch drops exceptions
+            with suppress(OSError):
+                os.write(2, b"terminated\n")
+            os._exit(128 + number)
+        frame = frame.f_back
     raise Interrupted("terminated", 128 + number)
 
 

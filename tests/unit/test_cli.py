@@ -308,17 +308,19 @@ def test_output_without_a_reader_ends_as_by_sigpipe(arguments):
 TERMINATED = """
 import os, signal, sys
 def end(event, arguments):
-    if event == "open" and arguments[0] == sys.argv[-1]:
+    if event == "open" and name in str(arguments[0]):
         os.kill(os.getpid(), signal.SIGTERM)
+name = sys.argv.pop(1)
 sys.addaudithook(end)
 from seq2seq_cli.cli import main
 main()
 """
 
 
-def test_sigterm_ends_any_command_as_ctrl_c_does(tmp_path):
+@pytest.mark.parametrize("when", ["mine.yaml", "/check."])
+def test_sigterm_ends_any_command_as_ctrl_c_does(tmp_path, when):
     (config := tmp_path / "mine.yaml").touch()
-    command = [sys.executable, "-c", TERMINATED, "check", config]
+    command = [sys.executable, "-c", TERMINATED, when, "check", config]
     ended = subprocess.run(command, capture_output=True)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, b"terminated\n")
 
