@@ -31,9 +31,10 @@ class DamagedFileError(UserError):
     """A file is missing, or not as written. If it temporarily cannot be read, it is an OSError."""
 
 
-class Interrupted(BaseException):  # which no handler of errors takes for one, as Ctrl-C
-    """Training was interrupted and has saved a checkpoint; the message says how to resume.
+class Interrupted(BaseException):
+    """A signal ends the command; the message says what was saved, and how to resume, if anything.
 
+    Not an Exception, so that no handler of errors catches it, as with KeyboardInterrupt.
     `exit_status` follows the shell's convention: 128 plus the number of the signal.
     """
 

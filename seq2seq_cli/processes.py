@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -27,6 +27,10 @@ _ITEMS_AHEAD = 2  # for each process
 _MOST_BYTES = 75  # of a temporary folder: a socket in it has 32 more, and 107 at most
 _UNUSABLE = {errno.ENOENT, errno.EROFS, errno.EACCES, errno.ENOSPC}  # /dev/shm
 _BLOCKS_SIGNALS = hasattr(signal, "pthread_sigmask")  # Windows does not
+
+
+_Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
+_SECONDS_TO_RETRY = 0.05
 
 
 class ProcessDiedError(UserError):
@@ -192,14 +196,15 @@ def held_signals(*numbers: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):  # PyTorch drops exceptions
-            with suppress(OSError):
-                os.write(2, b"terminated\n")
-            os._exit(128 + number)
+def _end(number: int, frame: FrameType | None) -> None:
+    """Raise Interrupted; soon, if this is in an import: PyTorch's would ignore the exception."""
+    while frame is not None and hasattr(signal, "setitimer"):
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            signal.signal(signal.SIGALRM, _end)
+            signal.setitimer(signal.ITIMER_REAL, _SECONDS_TO_RETRY)
+            return
         frame = frame.f_back
-    raise Interrupted("terminated", 128 + number)
+    raise Interrupted("terminated", 128 + signal.SIGTERM)
 
 
 @contextmanager
@@ -214,14 +219,14 @@ def ending_at_sigterm() -> Iterator[None]:
 
 @contextmanager
 def killed_at_sigterm() -> Iterator[None]:
-    """Undo `ending_at_sigterm` in the block, whose C code may take minutes: it would end later."""
+    """Let SIGTERM kill the process in the block, whose C code may take minutes."""
     with _sigterm_handled(signal.SIG_DFL, before=_end):
         yield
 
 
 @contextmanager
-def _sigterm_handled(handler: Any, *, before: Any) -> Iterator[None]:
-    """Set a handler while the block runs, where `before` is the one, and in the main thread."""
+def _sigterm_handled(handler: _Handler, *, before: _Handler) -> Iterator[None]:
+    """Set a handler while the block runs, in the main thread, if `before` is the handler there."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) != before:
         yield
@@ -246,7 +251,7 @@ def _environment(further: Mapping[str, str] = MappingProxyType({})) -> Iterator[
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
-        if _BLOCKS_SIGNALS:  # which Python's resource tracker unblocks when it starts
+        if _BLOCKS_SIGNALS:  # start it now, as it unblocks signals
             resource_tracker.ensure_running()
         yield
     finally:

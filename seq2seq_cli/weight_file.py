@@ -69,7 +69,7 @@ def read_weight_file(path: Path, most_bytes: int | None = None) -> WeightFile:
 def read_arrays(
     path: Path, shapes: Mapping[str, tuple[int, ...]], expected_hash: str | None = None
 ) -> tuple[dict[str, NDArray[np.float32]], str]:
-    """Read weights of these shapes, in fp32, and their hash; UserError for others."""
+    """Read weights of these shapes, in fp32, and their hash; UserError for other ones or hashes."""
     most_bytes = 8 * sum(map(math.prod, shapes.values())) + LONGEST_HEADER
     stored, sha256 = read_weight_file(path, most_bytes)
     found = {

@@ -135,7 +135,8 @@ def make_room() -> None:
                 (folder / name).unlink(missing_ok=True)
             folder.rmdir()
             total -= size
-            removed += [] if is_part else [size]
+            if not is_part:
+                removed.append(size)
     if removed:
         logger.info(
             f"{cache_folder()}: removed the {len(removed):,} least recently used stores of token "

@@ -134,7 +134,7 @@ class Scoring:
 def score_text(
     hypotheses: Texts, references: Sequence[References], scoring: Scoring
 ) -> dict[Metric, TextScore]:
-    """Return corpus scores by name; none for empty text. The first reference is of all lines."""
+    """Return corpus scores by name; none for empty text. The first references have all lines."""
     assert all(len(hypotheses) == len(lines) for lines in references)
     return {
         name: text_score(statistics_of(name, hypotheses, references, scoring), scoring)

@@ -102,9 +102,10 @@ def line_writer(
 ) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes a line at once, to a file or (None or `-`) to standard output.
 
-    The file is created with the first line, or at the end: an error before leaves no empty file, a
-    later one a warning. Errors of the system name the file. Unless it `is_locked`, UserError if
-    another process is writing it, or if it has content by then and not `may_replace`.
+    The file is created with the first line, or at the end: an error before leaves no empty file,
+    and a later one is followed by a warning. Errors of the system name the file. Unless it
+    `is_locked`, UserError if another process is writing it, or if it has content by then and not
+    `may_replace`.
     """
     target = None if path == STANDARD_STREAM else path
     name = target or Path("standard output")

@@ -73,7 +73,7 @@ class SentencePieceTokenizer(Tokenizer):
             config = config.with_symbols(grapheme_clusters(frequent, max(0, room)))
             # SentencePiece looks for characters outside of symbols only.
             learned_from = iter([*frequent, " ".join(characters)])
-        with killed_at_sigterm(), _observed(learned_from) as observed:
+        with killed_at_sigterm(), _errors_of(learned_from) as observed:
             return cls(_train_model(observed, config, side, features=features))
 
     @classmethod
@@ -197,14 +197,16 @@ def parsed(model: bytes) -> Any:
 
 
 @contextmanager
-def _observed(lines: Iterator[str]) -> Iterator[Iterator[str]]:
-    """Yield the lines; raise what they raised, of which SentencePiece makes an error of its own."""
+def _errors_of(lines: Iterator[str]) -> Iterator[Iterator[str]]:
+    """Raise what reading the lines raised, in place of SentencePiece's own error."""
     raised: list[BaseException] = []
 
     def observed() -> Iterator[str]:
         try:
             yield from lines
-        except (Exception, KeyboardInterrupt) as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             raised.append(error)
             raise
 

@@ -346,7 +346,7 @@ def load_tokenizers(run: RunFolder, config: TokenizerConfig) -> Tokenizers:
     recorded = None
     with suppress(UserError, OSError, KeyError, TypeError):  # a model is usable without
         recorded = read_json(run.manifest)["tokenizer"]
-    if recorded not in (None, tokenizer_hashes(run, config)):
+    if recorded is not None and recorded != tokenizer_hashes(run, config):
         raise UserError(
             f"the vocabulary in {run.path} is not the one that the run started with; put it back"
         )

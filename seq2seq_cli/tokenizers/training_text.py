@@ -31,9 +31,10 @@ def clusters(text: str) -> list[str]:
 
 
 def sample(lines: Iterable[str], size: int, max_characters: int = MAX_CHARACTERS) -> list[str]:
-    """Draw up to `size` lines at random (Vitter 1985, algorithm R); UserError if they are too long.
+    """Draw up to `size` lines at random (Vitter 1985, algorithm R).
 
-    SentencePiece can sample too, but not reproducibly.
+    Raises UserError if they have too many characters. SentencePiece can sample too, but not
+    reproducibly.
     """
     generator = random.Random(0)
     sampled: list[str] = []

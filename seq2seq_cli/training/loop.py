@@ -95,7 +95,7 @@ def train(
                 return
         run.parallel.in_main(lambda: choose_model(folder, run, stop, monitor))
         run.parallel.in_main(lambda: choose_search(folder, run, stop))
-        logger.info("%s%s", already, end_line(folder, run))
+        run.parallel.in_main(lambda: logger.info("%s%s", already, end_line(folder, run)))
         _, stop_signal = stop.agree(run.parallel, False)
         if stop_signal:  # since the last update: what comes after the training does not begin
             raise Interrupted("interrupted when the training had finished", 128 + stop_signal)
@@ -185,8 +185,8 @@ def log_update(
 ) -> None:
     """Show progress; every `log_every` updates, and after the last one, log a point.
 
-    The point sums up the updates since the one before; gradient norm, of an update that was not
-    skipped, and the given `scalars` belong to this one.
+    The point sums up the updates since the one before. Gradient norm and the given `scalars` are of
+    this update; a skipped one has no gradient norm.
     """
     state = run.state
     if monitor is not None:

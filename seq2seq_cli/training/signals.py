@@ -26,7 +26,7 @@ def _seconds_of_copies(number: int) -> float:
 
 
 class StopRequest:
-    """Set by the first signal; the same signal again has its usual effect, at once."""
+    """Set by the first signal; the same signal again ends the command without saving."""
 
     def __init__(self) -> None:
         self.signal = 0  # its number; 0: none yet

@@ -17,7 +17,7 @@ from seq2seq_cli import plugins
 from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.console import counted
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import DamagedFileError, Interrupted, UserError
+from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import HeldOut, Scores, evaluate
 from seq2seq_cli.model.weights import read_facts, read_model_scores
 from seq2seq_cli.run_folder import RunFolder
@@ -219,7 +219,7 @@ def end_line(folder: RunFolder, run: Run) -> str:
         try:
             read_weight_file(folder.model)  # all of it, not only its header
             kept = f": {folder.model} is {_which_model(folder.model, run)}"
-        except DamagedFileError as error:
+        except (UserError, OSError) as error:
             kept = f"; {error}; put it back, or use --model last"
     else:
         kept = f"; no validation gave a finite score, so that there is no {folder.model}"

@@ -1,10 +1,12 @@
 """New processes: what they import, and that they end."""
 
+import importlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from functools import partial
 
 import pytest
@@ -15,7 +17,6 @@ from seq2seq_cli.processes import (
     ProcessDiedError,
     call_in_new_process,
     ending_at_sigterm,
-    killed_at_sigterm,
 )
 
 SCRIPT = """
@@ -110,12 +111,37 @@ def test_sigterm_does_not_wait_for_the_new_process():
     assert stop.value.exit_status == 128 + signal.SIGTERM
 
 
+KILLED = """
+import signal
+from seq2seq_cli.processes import ending_at_sigterm, killed_at_sigterm
+
+with ending_at_sigterm(), killed_at_sigterm():
+    signal.raise_signal(signal.SIGTERM)
+"""
+
+
 def test_sigterm_kills_at_once_what_may_take_minutes():
-    with ending_at_sigterm():
-        handler = signal.getsignal(signal.SIGTERM)
-        with killed_at_sigterm():
-            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        assert signal.getsignal(signal.SIGTERM) == handler
+    killed = subprocess.run([sys.executable, "-c", KILLED], capture_output=True)
+    assert (killed.returncode, killed.stderr) == (-signal.SIGTERM, b"")
+
+
+SWALLOWS = """
+import signal
+try:
+    signal.raise_signal(signal.SIGTERM)
+except BaseException:
+    pass
+"""
+
+
+def test_sigterm_in_an_import_ends_what_follows(tmp_path, monkeypatch):
+    """PyTorch's import of NumPy ignores any exception."""
+    (tmp_path / "swallows.py").write_text(SWALLOWS)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Interrupted), ending_at_sigterm():
+        importlib.import_module("swallows")
+        threading.Event().wait(60)
+        pytest.fail("it was lost")
 
 
 ENDLESS = """

@@ -52,7 +52,8 @@ def _check(test: ParallelText | None, run: Run) -> Report | None:
         return None
     logger.info("auditing the text")
     data, tokenizers = run.config.data, run.data.tokenizers
-    texts, hashes = dict[str, TextAudit](), dict[str, LineHashes]()
+    texts: dict[str, TextAudit] = {}
+    hashes: dict[str, LineHashes] = {}
     overlap: dict[str, Overlap] = {}
     given = run.config.texts
     if test is not None:

@@ -23,7 +23,7 @@ _ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)
 
 
 class CpuDecoder:
-    """Weights for C, which computes a sentence, to the last bit, regardless of its batch."""
+    """Computes in C: a sentence has the same results, to the last bit, in any batch."""
 
     device = torch.device("cpu")
 

@@ -285,7 +285,7 @@ def _rounded_to_bf16(weight_OI: Array) -> NDArray[np.uint16]:
 
 
 def _packed_words(weight_OI: NDArray[Any]) -> NDArray[np.int32]:
-    """Pack a weight into words of 32 bits, GW by outputs of a group, and whole tiles of AMX."""
+    """Pack a weight into words of 32 bits, GW by outputs of a group; padded to tiles of AMX."""
     outputs, inputs = weight_OI.shape
     per_word = 4 // weight_OI.itemsize
     if missing := -inputs % (per_word * native.LANES) if per_word > 1 else 0:

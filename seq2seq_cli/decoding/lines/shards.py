@@ -265,7 +265,8 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
     num_shards = first.shard.num_shards
     missing = (str(n) for n in range(1, num_shards + 1) if n not in found)
     if listed := list(itertools.islice(missing, _MOST_LISTED + 1)):
-        listed[_MOST_LISTED:] = ["…"] * (len(listed) > _MOST_LISTED)
+        if len(listed) > _MOST_LISTED:
+            listed[-1] = "…"
         raise UserError(f"of {num_shards:,} shards these are missing: {', '.join(listed)}")
     for path, record in records.items():
         if not path.is_file():

@@ -208,7 +208,7 @@ def load_worker(
 ) -> Callable[[Iterable[Chunk]], Translated]:
     """Load the models (`expected`: see `Job.load`) and return what translates chunks of the job.
 
-    That returns what is printed, and the issues of lines. An error in loading is raised by it.
+    That returns what is printed, and the issues of lines; it also raises errors in loading.
     """
     translator: Translator | UserError | OSError
     try:

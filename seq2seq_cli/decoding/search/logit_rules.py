@@ -88,6 +88,6 @@ class LogitRules:
 
 
 def force(logits_WV: Tensor, token: int, logits_W: Tensor) -> None:
-    """Allow that token only, with these logits, even if another rule forbids it; W may lack."""
+    """Allow that token only, with these logits, even if a rule forbids it; W may be missing."""
     logits_WV.fill_(-torch.inf)
     logits_WV[..., token] = logits_W

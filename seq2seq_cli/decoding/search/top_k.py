@@ -10,7 +10,7 @@ _FEW = 100_000  # logits up to which one stage is faster if k is 1
 
 
 def top_k(logits_BWV: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """As torch.topk, BWk, but search only the chunks with the k greatest maxima."""
+    """Return what torch.topk returns, BWk; search only the chunks with the k greatest maxima."""
     vocabulary = logits_BWV.size(-1)
     k = min(k, vocabulary)
     if k == 1 and logits_BWV.numel() < _FEW:

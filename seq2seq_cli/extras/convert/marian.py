@@ -145,7 +145,7 @@ def _options(text: str, path: Path) -> dict[str, Any]:
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Read all arrays, without pickle; UserError if they are damaged, or far larger than a file."""
+    """Read all arrays, without pickle; UserError if they are damaged, or a bomb."""
     arrays: dict[str, NDArray[Any]] = {}
     with unzipping(path) as archive:
         entries = archive.infolist()

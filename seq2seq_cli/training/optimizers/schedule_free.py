@@ -1,9 +1,9 @@
 """Schedule-free AdamW (Defazio et al. 2024): AdamW whose model is an average along its path.
 
 There are three sequences of weights: z, which the steps go along; x, the weighted mean of all z,
-which is the model; and y between the two, where the gradients are computed. The parameters hold y.
-The authors' package computes x from y and z, rounded, so that a run that resumes from x would not
-go on as it was.
+which is the model; and y between the two, where the gradients are computed. The parameters hold y;
+the model is given x wherever it is evaluated or saved. The authors' package computes x from y and
+z, rounded, so that a run that resumes from x would not go on as it was.
 """
 
 from collections.abc import Iterable

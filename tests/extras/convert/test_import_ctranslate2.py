@@ -105,7 +105,7 @@ def test_a_model_whose_encoder_sees_no_eos(
     for side in ("encoder", "decoder"):
         file.variables.pop(f"{side}/position_encodings/encodings")
         assert file.variables[f"{side}/scale_embeddings"]
-    # An older name of the same option, which has no effect beside the newer one.
+    # An older name of the same option, which has no effect where both are there.
     file.variables["decoder/embeddings/multiply_by_sqrt_depth"] = np.array(0, np.int8)
     write_model_file(file, source / "model.bin")
     result = seq2seq("import", source, tmp_path / "run").ok()
@@ -230,7 +230,7 @@ def test_an_exported_run_comes_back(exported: Path, tmp_path: Path, seq2seq: Com
     for option in ("replace_unk=false", "max_len_factor=2", "max_len_extra=20"):
         options = (*options, "--set", f"decoding.{option}")
     expected = seq2seq("translate", exported / "run", *options, stdin=lines).stdout
-    (exported / "ctranslate2" / "src.model").touch()  # beside tokenizer.model, which counts
+    (exported / "ctranslate2" / "src.model").touch()  # tokenizer.model counts
     for name in ("ctranslate2", "quick.argosmodel"):
         run = tmp_path / name
         result = seq2seq("import", exported / name, run).ok()
