@@ -31,6 +31,7 @@ _BLOCKS_SIGNALS = hasattr(signal, "pthread_sigmask")  # Windows does not
 
 _Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
 _SECONDS_TO_RETRY = 0.05
+_is_postponed = threading.Event()  # the end by SIGTERM
 
 
 class ProcessDiedError(UserError):
@@ -200,6 +201,7 @@ def _end(number: int, frame: FrameType | None) -> None:
     """Raise Interrupted; soon, if this is in an import: PyTorch's would ignore the exception."""
     while frame is not None and hasattr(signal, "setitimer"):
         if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _is_postponed.set()
             signal.signal(signal.SIGALRM, _end)
             signal.setitimer(signal.ITIMER_REAL, _SECONDS_TO_RETRY)
             return
@@ -236,6 +238,10 @@ def _sigterm_handled(handler: _Handler, *, before: _Handler) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        if _is_postponed.is_set():
+            _is_postponed.clear()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise Interrupted("terminated", 128 + signal.SIGTERM)
 
 
 @contextmanager
