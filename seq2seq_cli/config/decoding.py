@@ -6,7 +6,10 @@ from pydantic import Field, model_validator
 
 from seq2seq_cli.config.tokenizer import TagText
 from seq2seq_cli.config.types import (
-    Auto,
+    AutoOrFactor,
+    AutoOrLengthPenalty,
+    AutoOrTenThousand,
+    AutoOrThousand,
     DecodingPrecision,
     EngineName,
     Factor,
@@ -21,10 +24,10 @@ from seq2seq_cli.config.types import (
 
 
 class DecodingConfig(Section):
-    beam_size: Auto | UpToThousand = "auto"
+    beam_size: AutoOrThousand = "auto"
     """Beam size; 1 is greedy search. auto: 1, or n_best if greater, until training ends; then 5
     if it scores at least 0.3 more on the validation text than greedy search."""
-    length_penalty: Auto | Annotated[float, Field(ge=0, le=10)] = "auto"
+    length_penalty: AutoOrLengthPenalty = "auto"
     """Exponent of the length penalty in beam search; 0 turns it off. auto: 1 until training ends;
     then the best one on the validation text."""
     length_penalty_formula: LengthPenalty = "power"
@@ -51,10 +54,10 @@ class DecodingConfig(Section):
     tag: TagText | None = None
     """Tag to prepend to source sentences that have no tag of their own: the tag of a corpus in
     data.train or one of tokenizer.user_defined_symbols; null: no tag."""
-    max_len_factor: Auto | Factor = "auto"
+    max_len_factor: AutoOrFactor = "auto"
     """Maximum length of a translation: max_len_factor x source tokens + max_len_extra. auto:
     derived from the training pairs so that all their targets fit with room to spare; at least 2."""
-    max_len_extra: Auto | Annotated[int, Field(gt=0, le=10_000)] = "auto"
+    max_len_extra: AutoOrTenThousand = "auto"
     """Tokens added to the maximum length, see max_len_factor. auto: derived from the training
     pairs; at least 20."""
     min_len_factor: Factor = 0.0

@@ -3,7 +3,7 @@
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from seq2seq_cli.config.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import SIDES, OnResume, Section, inner_sections
+from seq2seq_cli.config.types import SIDES, OnResume, Section, inner_sections, without_quotes
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import read_bounded
 
@@ -85,7 +85,7 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
             )
         return config
     lines = [
-        _place(location, node, overridden) + _alternatives(messages)
+        f"{_place(location, node, overridden)}{'; or '.join(messages)}"
         for location, messages in list(mistakes.items())[:_MOST_MISTAKES]
     ]
     if len(mistakes) == 1:
@@ -102,18 +102,12 @@ def _mistakes(error: ValidationError, tree: dict[str, Any]) -> dict[Location, di
     for details in error.errors():
         if details["type"] != "default_factory_not_called":  # follows from another mistake
             location = _option(details["loc"], tree)
-            is_auto = details.get("ctx") == {"expected": "'auto'"}  # one alternative of several
-            message = "must be auto" if is_auto else _describe(details, location)
+            message = _describe(details, location)
             without_list = message.partition(" (valid: ")[0]
             is_repeated = without_list != message and message in listed
             listed.add(message)
             mistakes.setdefault(location, {})[without_list if is_repeated else message] = None
     return mistakes
-
-
-def _alternatives(messages: Iterable[str]) -> str:
-    """Join what an option may be: must be auto or a whole number, not 'x'."""
-    return " or ".join(messages).replace(" or must be ", " or ")
 
 
 def config_yaml(config: Config) -> str:
@@ -290,7 +284,7 @@ def _describe(details: Any, location: Location) -> str:
     expected = _EXPECTED.get(error_type)
     if expected is None:
         return f"{details['msg']}, not {value}"
-    hint = _without_quotes(given) if error_type.startswith(("int", "float", "bool")) else ""
+    hint = without_quotes(given) if error_type.startswith(("int", "float", "bool")) else ""
     return f"must be {expected.format(**context)}, not {value}{hint}"
 
 
@@ -352,14 +346,6 @@ def _sections() -> dict[Location, type[BaseModel]]:
 
 def _section_at(location: Sequence[str | int]) -> type[BaseModel] | None:
     return _sections().get(tuple(part for part in location if isinstance(part, str)))
-
-
-def _without_quotes(value: Any) -> str:
-    """Return what to do about a number, true or false in quotes; nothing for other values."""
-    is_quoted = isinstance(value, str) and re.fullmatch(
-        r"-?\d+(\.\d+)?([eE][-+]?\d+)?|true|false", value
-    )
-    return ": write it without quotes" if is_quoted else ""
 
 
 def yaml_value(text: str, where: str) -> Any:

@@ -21,13 +21,14 @@ from seq2seq_cli.config.types import (
     Activation,
     Ask,
     AttentionScale,
-    Auto,
+    AutoOrNonNegativeInt,
+    AutoOrPositiveInt,
+    AutoOrThousand,
     DeviceName,
     Fixed,
     Free,
     ModelPart,
     NonNegativeFloat,
-    NonNegativeInt,
     NormPosition,
     OnResume,
     OptimizerName,
@@ -173,7 +174,7 @@ class TrainingConfig(Section):
     """Maximum training time in hours, validations included, summed over restarts; null: no limit.
     The number of updates that fit is estimated during training, and the learning-rate schedule and
     warm-up are shortened to it."""
-    tokens_per_batch: Auto | PositiveInt = Field(
+    tokens_per_batch: AutoOrPositiveInt = Field(
         4_096,
         description="Batch size in tokens of the longer side, padding included. auto: 90% of what "
         "fits into memory when all pairs are as long as the longest, but at most "
@@ -201,7 +202,7 @@ class TrainingConfig(Section):
         f"{DEFAULT_WARMUP:,} warm-up updates. The default is inverse_sqrt; schedule_free_adamw "
         "allows only constant.",
     )
-    warmup_steps: Auto | NonNegativeInt = Field(
+    warmup_steps: AutoOrNonNegativeInt = Field(
         "auto",
         description="Number of warm-up updates, in which the learning rate rises linearly to lr. "
         f"auto: {DEFAULT_WARMUP:,}, or a tenth of all updates if that is less; a resumed run keeps "
@@ -242,7 +243,7 @@ class TrainingConfig(Section):
     compile: bool = False
     """Compile the model with torch.compile. Meant for GPUs: the first update takes a minute longer,
     and on CPUs all updates are slower. Needs a C++ compiler."""
-    processes: Free[Auto | UpToThousand] = "auto"
+    processes: Free[AutoOrThousand] = "auto"
     """Number of data-parallel processes, which share each batch. auto: one per CPU core if the
     batch and the text are large enough and the model has at most 20 million weights; otherwise,
     and on a GPU, one. Ignored under torchrun, which sets the number."""

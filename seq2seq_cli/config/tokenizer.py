@@ -10,11 +10,11 @@ from seq2seq_cli.config.text_files import AnyPath, is_given_now
 from seq2seq_cli.config.types import (
     SIDES,
     TOKENIZER_KINDS,
-    Auto,
+    AutoOrPositiveInt,
+    AutoOrVocabSize,
     BySide,
     Normalization,
     OnResume,
-    PositiveInt,
     Section,
     TokenizerKind,
     one_for_all,
@@ -43,7 +43,6 @@ def _must_be_a_symbol(symbol: str) -> str:
     return symbol
 
 
-Size = Auto | Annotated[int, Field(ge=8, le=10_000_000)]
 TagText = Annotated[str, AfterValidator(_must_be_a_symbol)]
 
 _for_both_sides = one_for_all(*SIDES)
@@ -69,12 +68,12 @@ class Kinds(BySide[TokenizerKind]):
     """Kind of target tokens."""
 
 
-class VocabSizes(BySide[Size]):
+class VocabSizes(BySide[AutoOrVocabSize]):
     """`vocab_size: 8000` is short for `vocab_size: {src: 8000, tgt: 8000}`."""
 
-    src: Size = "auto"
+    src: AutoOrVocabSize = "auto"
     """Maximum vocabulary size of the source."""
-    tgt: Size = "auto"
+    tgt: AutoOrVocabSize = "auto"
     """Maximum vocabulary size of the target."""
 
     def resolve(self, sizes: "VocabSizes") -> "VocabSizes":
@@ -89,7 +88,9 @@ class TokenizerConfig(Section):
     kind: Annotated[Kinds, BeforeValidator(_for_both_sides, TokenizerKind | Kinds)] = Kinds()
     """Kind of tokens: word, char, bpe or unigram; one for both sides or one for each, such as {src:
     char, tgt: word}. Imported and trimmed runs have spm_vocab, which is reused, never learned."""
-    vocab_size: Annotated[VocabSizes, BeforeValidator(_for_both_sides, Size | VocabSizes)] = Field(
+    vocab_size: Annotated[
+        VocabSizes, BeforeValidator(_for_both_sides, AutoOrVocabSize | VocabSizes)
+    ] = Field(
         VocabSizes(),
         description="Maximum vocabulary size, one for both sides or one for each; smaller if the "
         "text has fewer different tokens. auto: for bpe and unigram, all bytes and characters plus "
@@ -98,7 +99,7 @@ class TokenizerConfig(Section):
     )
     shared: bool = True
     """Use one vocabulary for source and target; by default false if their kinds or sizes differ."""
-    min_character_frequency: Auto | PositiveInt = "auto"
+    min_character_frequency: AutoOrPositiveInt = "auto"
     """Minimum number of occurrences of a character in the training text for a vocabulary entry; for
     rarer ones bpe and unigram fall back to bytes, char to <unk>. auto: 1 for char and word; for bpe
     and unigram 5 or, if greater, a millionth of the text's characters (1 if that would remove more

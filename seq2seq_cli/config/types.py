@@ -1,5 +1,6 @@
 """The value types of options, and the base class of sections."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, cast
 
@@ -7,10 +8,15 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_serializer,
 )
+
+from seq2seq_cli.errors import short
 
 T = TypeVar("T")
 
@@ -19,6 +25,28 @@ _MAX_INT = 2**31 - 1  # larger numbers overflow in arrays and other libraries
 PositiveInt = Annotated[int, Field(gt=0, le=_MAX_INT)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=_MAX_INT)]
 UpToThousand = Annotated[int, Field(gt=0, le=1_000)]
+
+
+def _auto_or(wanted: str) -> WrapValidator:
+    """Replace pydantic's messages for the alternatives of a union with a single one."""
+
+    def validate(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return check(value)
+        except ValidationError:
+            raise ValueError(
+                f"must be auto or {wanted}, not {short(repr(value))}{without_quotes(value)}"
+            ) from None
+
+    return WrapValidator(validate)
+
+
+def without_quotes(value: Any) -> str:
+    """Return what to do about a number, true or false in quotes; nothing for other values."""
+    is_quoted = isinstance(value, str) and re.fullmatch(
+        r"-?\d+(\.\d+)?([eE][-+]?\d+)?|true|false", value
+    )
+    return ": write it without quotes" if is_quoted else ""
 
 
 def one_for_all(*names: str) -> Callable[[Any], Any]:
@@ -33,6 +61,20 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Factor = Annotated[float, Field(ge=0, le=100)]
 Auto = Literal["auto"]
+AutoOrPositiveInt = Annotated[Auto | PositiveInt, _auto_or("a whole number greater than 0")]
+AutoOrNonNegativeInt = Annotated[Auto | NonNegativeInt, _auto_or("a whole number of at least 0")]
+AutoOrVocabSize = Annotated[
+    Auto | Annotated[int, Field(ge=8, le=10_000_000)],
+    _auto_or("a whole number from 8 to 10,000,000"),
+]
+AutoOrThousand = Annotated[Auto | UpToThousand, _auto_or("a whole number from 1 to 1,000")]
+AutoOrTenThousand = Annotated[
+    Auto | Annotated[int, Field(gt=0, le=10_000)], _auto_or("a whole number from 1 to 10,000")
+]
+AutoOrLengthPenalty = Annotated[
+    Auto | Annotated[float, Field(ge=0, le=10)], _auto_or("a number from 0 to 10")
+]
+AutoOrFactor = Annotated[Auto | Factor, _auto_or("a number from 0 to 100")]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 OnBadLine = Literal["error", "skip"]

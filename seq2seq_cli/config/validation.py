@@ -14,7 +14,7 @@ from seq2seq_cli.config.metrics import (
     MetricOnRequest,
 )
 from seq2seq_cli.config.types import (
-    Auto,
+    AutoOrPositiveInt,
     BleuTokenize,
     Free,
     NonNegativeFloat,
@@ -33,7 +33,7 @@ def _current_name(metric: Any) -> Any:
 
 
 class ValidationConfig(Section):
-    every: Free[Auto | PositiveInt] = "auto"
+    every: Free[AutoOrPositiveInt] = "auto"
     """Interval between validations, in unit. auto: the shortest interval at which validations are
     estimated to take at most 10% of the training time: 1 epoch, unless the text is small or the
     beam is large. A resumed run keeps the number."""

@@ -82,7 +82,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "unknown norm": (option("model.norm", "both"), "must be one of pre, post, not 'both'"),
     "neither auto nor a number": (
         option("training.processes", "many"),
-        "processes: must be auto or a whole number, not 'many'",
+        "processes: must be auto or a whole number from 1 to 1,000, not 'many'",
     ),
     "no tokens": (option("training.tokens_per_batch", 0), "tokens_per_batch: must be auto or"),
     "warm-up without end": (option("training.warmup_steps", 999), "would never reach its peak"),

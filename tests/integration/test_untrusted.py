@@ -142,7 +142,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "a beam of millions": (
         replaced("config.yaml", "beam_size: auto", "beam_size: 9999999"),
-        "must be auto or at most 1000",
+        "a whole number from 1 to 1,000",
     ),
     "weights of a giant": (weights_of_a_giant, "model.safetensors"),
     "weights of another shape": (
