@@ -19,13 +19,14 @@ from seq2seq_cli.native import library as native
 from seq2seq_cli.native.library import Precision
 from seq2seq_cli.tokenizers.tokenizer import PAD_ID
 
+CPU = torch.device("cpu")
 _ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)
 
 
 class CpuDecoder:
     """Computes in C: a sentence has the same results, to the last bit, in any batch."""
 
-    device = torch.device("cpu")
+    device = CPU
 
     @staticmethod
     def unsupported(model: Transformer, precision: Precision) -> str | None:
@@ -51,7 +52,7 @@ class CpuDecoder:
             src_BS = without_eos(src_BS, PAD_ID)
         src_BS = src_BS.contiguous()
         num_tokens = int((src_BS != PAD_ID).sum())
-        memory_PL2D = torch.empty(num_tokens, model.num_layers, 2, model.d_model)
+        memory_PL2D = _empty(num_tokens, model.num_layers, 2, model.d_model)
         state = CpuDecodingState(model, memory_PL2D, *src_BS.shape)
         threads = torch.get_num_threads()
         workspace = native.workspace(model.encoder, num_tokens, src_BS.size(1), threads)
@@ -68,6 +69,11 @@ class CpuDecoder:
             threads,
         )
         return state
+
+
+def _empty(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return memory for C, whatever the caller has set as PyTorch's default type and device."""
+    return torch.empty(sizes, dtype=dtype, device=CPU)
 
 
 class CpuDecodingState:
@@ -100,7 +106,7 @@ class CpuDecodingState:
 
     def logits(self, last_BW: Tensor) -> Tensor:
         model, threads = self._model, torch.get_num_threads()
-        logits_BWV = torch.empty(*last_BW.shape, model.num_outputs)
+        logits_BWV = _empty(*last_BW.shape, model.num_outputs)
         last_BW = last_BW.contiguous()
         self._add_slots(last_BW.size(1))
         rows, length = last_BW.numel(), self.batch.length
@@ -130,7 +136,7 @@ class CpuDecodingState:
         while self._num_slots > native.SLOTS * len(self.blocks):
             columns_B = torch.arange(len(self._columns_BC), dtype=torch.int32)
             sizes = (self._model.num_layers, native.SLOTS, len(columns_B), 2, self._model.d_model)
-            self.blocks.append(torch.empty(sizes, dtype=self._kv_type))
+            self.blocks.append(_empty(*sizes, dtype=self._kv_type))
             self._addresses_C = torch.tensor([block.data_ptr() for block in self.blocks])
             num_columns = [block.size(2) for block in self.blocks]
             self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32)
