@@ -23,7 +23,7 @@ def sinusoidal_positions(
     Vaswani et al. 2017, section 3.5: sines in even dimensions, cosines in odd ones, wavelengths
     from 2π to `base` · 2π. Computed, not looked up, so that no sentence is too long.
     """
-    even = torch.arange(0, d_model, 2, device=device)
+    even = torch.arange(0, d_model, 2, dtype=torch.float32, device=device)
     rates = torch.exp(even * (-math.log(base) / d_model))
     angles = torch.arange(start, stop, device=device)[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
@@ -47,7 +47,7 @@ def rotations(
 
     Su et al. 2021, section 3.2: the angles of `sinusoidal_positions`, for the size of a head.
     """
-    even_J = torch.arange(0, head_size, 2, device=device)
+    even_J = torch.arange(0, head_size, 2, dtype=torch.float32, device=device)
     rates_J = torch.exp(even_J * (-math.log(base) / head_size))
     angles_MJ = torch.arange(start, stop, device=device)[:, None] * rates_J
     return torch.stack([angles_MJ.cos(), angles_MJ.sin()], dim=-1)

@@ -116,7 +116,7 @@ def softmax(logits_RV: Tensor, labels_R: Tensor, in_place: bool) -> tuple[Tensor
         logits_R, log_p_R = (x.gather(1, labels_R[:, None])[:, 0] for x in (logits_RV, log_p_RV))
         return log_p_RV.exp_().to(logits_RV.dtype), logits_R.float(), log_p_R
     p_RV, (rows, size) = logits_RV if in_place else logits_RV.clone(), logits_RV.shape
-    logits_R, log_p_R = torch.empty(2, rows)
+    logits_R, log_p_R = logits_RV.new_empty(2, rows, dtype=torch.float32)
     call = native.Softmax(type=_TYPES[p_RV.dtype], rows=rows, size=size)
     _point(call, logits=p_RV, labels=labels_R, label_logits=logits_R, label_log_probs=log_p_R)
     native.library().to_probabilities(ctypes.byref(call), torch.get_num_threads())
@@ -177,7 +177,7 @@ class _Add(torch.autograd.Function):
         normed = added
         if weight is not None and (added is y or not keeps_normed):
             normed = torch.empty_like(y)
-        moments = torch.empty(0 if weight is None else 2 * rows)
+        moments = y.new_empty(0 if weight is None else 2 * rows, dtype=torch.float32)
         _point(call, x=x, y=None if added is y else y, sum=added, normed=normed, moments=moments)
         _run(native.library().add_and_normalize, call, is_backward=False)
         ctx.call, ctx.has_residual, ctx.has_norm = call, x is not None, weight is not None

@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 
 # After an edit, see tests/numerics/test_native_model.py.
-MODEL_CODE = "eaa862fbb08b6bf5"
+MODEL_CODE = "d47e89a8e08e8e9c"
 _FILES = (
     "model/attention.py",
     "model/device.py",

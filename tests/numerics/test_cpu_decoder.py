@@ -18,6 +18,7 @@ from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder, Precision
 from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.engines.native_model import packed_linear
+from seq2seq_cli.decoding.requests import Phrase
 from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
@@ -151,6 +152,26 @@ def test_cpu_decoder_in_fp32_finds_the_translations_of_the_model():
         found = search(CpuDecoder(model, "fp32"), requests, MODES[mode])
         for one, other in zip(found, expected, strict=True):
             assert [hypothesis.ids for hypothesis in one] == [h.ids for h in other]
+
+
+@pytest.mark.parametrize("kind", [CpuDecoder, PlainDecoder])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_defaults_of_the_caller_change_no_translation(mode, kind):
+    """As in the program of somebody who loads a large model in bf16 on a GPU."""
+    decoder = kind(build(0))
+    requests = [
+        replace(request, required=(Phrase((5, 7), (5, 7)),) if mode is MODES["beam"] else ())
+        for request in make_requests(random_sources(8))
+    ]
+    expected = search(decoder, requests, mode)
+    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_device("meta")
+    try:
+        found = search(decoder, requests, mode)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,10 @@ def _empty(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.empty(sizes, dtype=dtype, device=CPU)
 
 
+def _numbers(start: int, stop: int) -> Tensor:
+    return torch.arange(start, stop, dtype=torch.int32, device=CPU)
+
+
 class CpuDecodingState:
     """The `DecodingState` of one batch; keys and values are never moved.
 
@@ -89,15 +93,15 @@ class CpuDecodingState:
         """The library fills `memory_PL2D`: with bf16, in the first half, but for fp32 models."""
         self._model = model
         self._memory_PL2D = memory_PL2D
-        self._starts_B, self._lengths_B = torch.empty(2, sentences, dtype=torch.int32)
+        self._starts_B, self._lengths_B = _empty(2, sentences, dtype=torch.int32)
         self._workspace, self._workspace_sizes = np.empty(0, np.uint8), (0, 0, 0)
         self._positions = model.positions(0)
         kv_size = native.library().kv_size(addressof(model.decoder))
         self._kv_type = torch.float32 if kv_size == 4 else torch.bfloat16
         self.blocks: list[Tensor] = []  # of the KV cache
-        self._addresses_C = torch.empty(0, dtype=torch.int64)
-        self._num_columns_C = torch.empty(0, dtype=torch.int32)
-        self._columns_BC = torch.empty(sentences, 0, dtype=torch.int32)
+        self._addresses_C = _empty(0, dtype=torch.int64)
+        self._num_columns_C = _empty(0, dtype=torch.int32)
+        self._columns_BC = _empty(sentences, 0, dtype=torch.int32)
         self._slots_BWT: Tensor | None = None  # None: every hypothesis has all slots
         self._num_slots = 0
         # Always points to the present tensors.
@@ -134,19 +138,20 @@ class CpuDecodingState:
         self.batch.width = width
         self.batch.length += 1
         while self._num_slots > native.SLOTS * len(self.blocks):
-            columns_B = torch.arange(len(self._columns_BC), dtype=torch.int32)
+            columns_B = _numbers(0, len(self._columns_BC))
             sizes = (self._model.num_layers, native.SLOTS, len(columns_B), 2, self._model.d_model)
             self.blocks.append(_empty(*sizes, dtype=self._kv_type))
-            self._addresses_C = torch.tensor([block.data_ptr() for block in self.blocks])
+            addresses = [block.data_ptr() for block in self.blocks]
+            self._addresses_C = torch.tensor(addresses, device=CPU)
             num_columns = [block.size(2) for block in self.blocks]
-            self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32)
+            self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32, device=CPU)
             self._columns_BC = torch.cat([self._columns_BC, columns_B[:, None]], dim=1)
             self.batch.num_blocks = len(self.blocks)
             self.batch.blocks = self._addresses_C.data_ptr()
             self.batch.num_columns = self._num_columns_C.data_ptr()
             self.batch.columns = self._columns_BC.data_ptr()
         if self._slots_BWT is not None:
-            new_W1 = torch.arange(first, self._num_slots, dtype=torch.int32)[:, None]
+            new_W1 = _numbers(first, self._num_slots)[:, None]
             new_BW1 = new_W1.expand(len(self._slots_BWT), -1, -1)
             self._slots_BWT = torch.cat([self._slots_BWT, new_BW1], dim=2)
             self.batch.slots = self._slots_BWT.data_ptr()
@@ -155,7 +160,7 @@ class CpuDecodingState:
         if self._slots_BWT is None:
             if origin_BW.size(1) == 1:
                 return
-            slots_T = torch.arange(self.batch.length, dtype=torch.int32)
+            slots_T = _numbers(0, self.batch.length)
             self._slots_BWT = slots_T.expand(len(origin_BW), 1, -1)
         index = origin_BW[:, :, None].expand(-1, -1, self.batch.length)
         self._slots_BWT = self._slots_BWT.gather(1, index)

@@ -66,7 +66,7 @@ class BannedWords:
     def allows(self, ids: Ids) -> bool:
         """Return True if a translation may begin with these tokens."""
         for place, token in enumerate(ids):
-            logits_V = torch.zeros(len(self._tokenizer))
+            logits_V = torch.zeros(len(self._tokenizer), device="cpu")
             self._forbid(logits_V, ids[:place])
             if logits_V[token] < 0:
                 return False

@@ -57,7 +57,7 @@ def restrict(
         lacks = [count > 0 for count, _ in missing]
         is_full = past_WT.size(1) >= request.max_length
         if not is_full or is_met or not all(lacks):
-            logits_WV[torch.tensor(lacks), EOS_ID] = -torch.inf
+            logits_WV[torch.tensor(lacks, device=logits_WV.device), EOS_ID] = -torch.inf
         inner_bytes = frozenset().union(*(phrase.inner_bytes for phrase in request.required))
         for logits_V, (_, needed) in zip(logits_WV, missing, strict=True):
             if not is_full and inner_bytes.intersection(needed):
@@ -67,7 +67,7 @@ def restrict(
 
 def allocate_beam(
     candidates: Sequence[Tensor], sums_WV: Tensor, past_WT: Tensor, phrases: Sequence[Phrase]
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> list[Tensor]:
     """Return a sentence's candidates (sums, origins, tokens; K each) by priority."""
     pasts = past_WT.tolist()
     pool: set[Candidate] = set(zip(*(part.tolist() for part in candidates), strict=True))
@@ -90,8 +90,8 @@ def allocate_beam(
     count = len(candidates[0])
     ordered = ordered[:count]
     ordered += [(-torch.inf, 0, 0)] * (count - len(ordered))
-    sums, origins, tokens = zip(*ordered, strict=True)
-    return torch.tensor(sums), torch.tensor(origins), torch.tensor(tokens)
+    parts = zip(candidates, zip(*ordered, strict=True), strict=True)
+    return [torch.tensor(values, dtype=p.dtype, device=p.device) for p, values in parts]
 
 
 def _is_met(past: Ids, phrase: Phrase) -> bool:

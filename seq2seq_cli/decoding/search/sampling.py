@@ -41,9 +41,9 @@ def sampler(config: DecodingConfig, requests: Sequence[Request], vocab_size: int
             ordered = ordered.masked_fill(is_beyond, -torch.inf)
             logits_BWV = logits_BWV.scatter(-1, index, ordered)
         size = logits_BWV.shape[1:]
-        noise_BWV = torch.stack(
-            [torch.empty(size).exponential_(generator=generators[b]) for b in sentences]
-        )
+        noise_BWV = torch.empty(len(sentences), *size, dtype=torch.float32, device="cpu")
+        for noise_WV, sentence in zip(noise_BWV, sentences, strict=True):
+            noise_WV.exponential_(generator=generators[sentence])
         gumbel_BWV = -noise_BWV.clamp_(min=1e-20).log_().to(logits_BWV.device)
         drawn = (logits_BWV + gumbel_BWV).max(dim=-1)  # the Gumbel-max trick: an exact draw
         return drawn.indices.masked_fill(drawn.values == -torch.inf, EOS_ID)
