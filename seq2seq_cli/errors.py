@@ -12,7 +12,7 @@ from pathlib import Path
 RUNTIME = "seq2seq-runtime"  # the distribution for machines that only translate
 
 # Temporary errors: of a network file system, a disk, or memory and files in use by others.
-_TEMPORARY = {"EIO", "ESTALE", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ETIMEDOUT"}
+_TEMPORARY = {"EIO", "ESTALE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ETIMEDOUT"}
 _NO_THREADS = {"can't start new thread", os.strerror(errno.EAGAIN)}  # of Python, and of PyTorch
 
 
@@ -51,7 +51,9 @@ def of_system(error: OSError) -> str:
     name = str(error.filename or "system")
     name = short(name) if error.errno == errno.ENAMETOOLONG else name
     what = f"{name}: {error.strerror or error}"
-    if errno.errorcode.get(error.errno or 0) in _TEMPORARY:
+    if error.errno == errno.EMFILE:
+        what += "; raise the limit of open files (ulimit -Hn), or use fewer corpora and processes"
+    elif errno.errorcode.get(error.errno or 0) in _TEMPORARY:
         what += "; run the command again when the cause is gone"
     return what
 

@@ -76,7 +76,9 @@ def lacks_capitals(text: str) -> bool:
     """
     if not (text.islower() and text.count(" ") >= _FEWEST_WORDS - 1):
         return False
-    return 2 * sum(c != c.title() for c in text) > sum(map(str.isalpha, text))
+    counts = Counter(text)
+    with_capitals = sum(n for c, n in counts.items() if c != c.title())
+    return 2 * with_capitals > sum(n for c, n in counts.items() if c.isalpha())
 
 
 def truncate_for_terminal(text: str, columns: int) -> str:

@@ -3,6 +3,7 @@
 That the errors which tests provoke are among them is checked wherever a test runs a command.
 """
 
+import errno
 import json
 import os
 import subprocess
@@ -13,13 +14,18 @@ import pytest
 from commands import ROOT
 from error_catalogue import documented, is_documented, raised
 
-from seq2seq_cli.errors import UserError, how_to_install, shortages_reported
+from seq2seq_cli.errors import UserError, how_to_install, of_system, shortages_reported
 from seq2seq_cli.plugins import EXTRAS, load
 
 
 def test_full_memory_is_an_error_of_the_user():
     with pytest.raises(UserError, match="there is not enough memory"), shortages_reported():
         raise MemoryError
+
+
+def test_a_limit_of_open_files_is_named():
+    error = OSError(errno.EMFILE, os.strerror(errno.EMFILE), "tgt.ids")
+    assert of_system(error).startswith("tgt.ids: Too many open files; raise the limit of open")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a stack earlier")

@@ -1,6 +1,6 @@
 """Audits a text for `check`: counts, suspicious lines, and the first examples of each defect.
 
-Memory grows by 20 bytes per line (hashes and length ratios), temporarily by about 100.
+Memory grows by 20 bytes per line (hashes and length ratios).
 """
 
 import codecs
@@ -36,7 +36,6 @@ SHARED_RULES = ("copy", "ratio")  # of `clean`, which are also findings
 _EXAMPLES = 3
 _COLUMNS = 72  # of an example
 _COLUMNS_OF_A_REASON = 500  # with the path of the file
-_LINES_AT_ONCE = 20_000  # of which the first say what is usual, as for `clean`
 
 _DEFECTS: dict[str, Callable[[str], bool]] = {  # of a side
     "mojibake": looks_like_mojibake,
@@ -121,11 +120,12 @@ def audit_text(
     findings = {name: Finding() for name in names}
     is_tagged = ParallelText(data.train).is_tagged
     src, tgt, hashes = _SideCounter(), _SideCounter(), LineHashes()
-    rejected = plugins.load("clean", "rules").RejectionCounter()
     ratios: list[npt.NDArray[np.float32]] = []
-    numbered = enumerate(read_entries(text.once()), start=1)
+    entries = enumerate(read_entries(text.once()), start=1)
+    first_pairs, batches = plugins.load("clean", "cleaner").first_pairs_and_batches(entries)
+    rejected = plugins.load("clean", "rules").RejectionCounter(first_pairs)
     num_lines = num_pairs = 0
-    while chunk := list(itertools.islice(numbered, _LINES_AT_ONCE)):
+    for chunk in batches:
         num_lines += len(chunk)
         pairs: list[tuple[int, Pair]] = []
         for line, entry in chunk:

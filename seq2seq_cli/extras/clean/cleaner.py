@@ -113,9 +113,7 @@ def clean(
 
     Raises UserError if the text or the held-out one cannot be read.
     """
-    batches = batches_of(enumerate(read_entries(text), 1))
-    head = list(itertools.islice(batches, _PROFILED_BATCHES))
-    first_pairs = [pair for batch in head for pair in _pairs(batch)]
+    first_pairs, batches = first_pairs_and_batches(enumerate(read_entries(text), 1))
     profile = rules.profile_of(first_pairs, rules.Characters())
     if settings.languages:
         named = [scripts_of(language) for language in settings.languages]
@@ -135,7 +133,6 @@ def clean(
     meanings |= {name: rule.meaning.format_map(limits) for name, rule in table.items()}
     meanings |= {name: STATEFUL[name] for name in finders}
     report = Report(0, 0, {name: Finding(meaning) for name, meaning in meanings.items()})
-    batches = itertools.chain(head, batches)
     with (
         opened_outputs(outputs, has_features=text.has_features) as write,
         tqdm(unit=" pairs", unit_scale=True, disable=not is_stderr_watched()) as bar,
@@ -178,6 +175,15 @@ def _hashes_of_sources(text: ParallelText | None) -> SeenHashes:
             reason = next(read_entries(part), "it has no lines")
             raise UserError(f"--against {part.name}: no line can be read: {reason}")
     return seen
+
+
+def first_pairs_and_batches(
+    entries: Iterable[Numbered],
+) -> tuple[list[Pair], Iterator[list[Numbered]]]:
+    """Return the first pairs, which say what is usual in a text, and all batches."""
+    batches = batches_of(entries)
+    head = list(itertools.islice(batches, _PROFILED_BATCHES))
+    return [pair for batch in head for pair in _pairs(batch)], itertools.chain(head, batches)
 
 
 def batches_of(entries: Iterable[Numbered]) -> Iterator[list[Numbered]]:

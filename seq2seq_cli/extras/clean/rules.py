@@ -400,21 +400,20 @@ def meaning_of(rule: str) -> str:
 
 
 class RejectionCounter:
-    """Counts the pairs that the rules reject with their default limits."""
+    """Counts the pairs that the rules reject with their default limits.
 
-    def __init__(self) -> None:
+    The first pairs say what is usual in the text.
+    """
+
+    def __init__(self, first_pairs: Sequence[Pair]) -> None:
         self._counts = Counter[str]()
         self._characters = Characters()
-        self._profile: Profile | None = None
+        self._profile = profile_of(first_pairs, self._characters)
 
     def add(self, pairs: Sequence[Pair]) -> list[str]:
-        """Count pairs; return for each the rule that rejects it, or "".
-
-        The first ones say what is usual in the text.
-        """
+        """Count pairs; return for each the rule that rejects it, or ""."""
         if not pairs:
             return []
-        self._profile = self._profile or profile_of(pairs, self._characters)
         batch = Batch(pairs, self._characters, Limits(), self._profile)
         names = ["", *RULES]
         found = [names[number] for number in judge(batch, list(RULES.values())).tolist()]
