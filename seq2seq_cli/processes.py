@@ -31,7 +31,7 @@ _BLOCKS_SIGNALS = hasattr(signal, "pthread_sigmask")  # Windows does not
 
 _Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
 _SECONDS_TO_RETRY = 0.05
-_is_postponed = threading.Event()  # the end by SIGTERM
+_postponed: set[int] = set()  # signals that came in an import
 
 
 class ProcessDiedError(UserError):
@@ -198,50 +198,60 @@ def held_signals(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Raise Interrupted; soon, if this is in an import: PyTorch's would ignore the exception."""
+    """Raise the end; soon, if this is in an import: PyTorch's and pydantic's lose the exception."""
     while frame is not None and hasattr(signal, "setitimer"):
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            _is_postponed.set()
-            signal.signal(signal.SIGALRM, _end)
+            _postponed.add(number)
+            signal.signal(signal.SIGALRM, lambda _, later: _end(number, later))
             signal.setitimer(signal.ITIMER_REAL, _SECONDS_TO_RETRY)
             return
         frame = frame.f_back
-    raise Interrupted("terminated", 128 + signal.SIGTERM)
+    raise _end_by(number)
+
+
+def _end_by(number: int) -> BaseException:
+    if number == signal.SIGINT:
+        return KeyboardInterrupt()
+    return Interrupted("terminated", 128 + number)
 
 
 @contextmanager
-def ending_at_sigterm() -> Iterator[None]:
+def ending_at_signals() -> Iterator[None]:
     """Let SIGTERM end the block as Ctrl-C does, so that what it cleans up is cleaned up.
 
-    Nothing changes in a thread, nor where SIGTERM is handled already, as in training.
+    Neither is lost in an import. Nothing changes in a thread, nor where they are handled already,
+    as in training.
     """
-    with _sigterm_handled(_end, before=signal.SIG_DFL):
+    with (
+        _handled(signal.SIGTERM, _end, before=signal.SIG_DFL),
+        _handled(signal.SIGINT, _end, before=signal.default_int_handler),
+    ):
         yield
 
 
 @contextmanager
 def killed_at_sigterm() -> Iterator[None]:
     """Let SIGTERM kill the process in the block, whose C code may take minutes."""
-    with _sigterm_handled(signal.SIG_DFL, before=_end):
+    with _handled(signal.SIGTERM, signal.SIG_DFL, before=_end):
         yield
 
 
 @contextmanager
-def _sigterm_handled(handler: _Handler, *, before: _Handler) -> Iterator[None]:
+def _handled(number: signal.Signals, handler: _Handler, *, before: _Handler) -> Iterator[None]:
     """Set a handler while the block runs, in the main thread, if `before` is the handler there."""
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) != before:
+    if not is_main or signal.getsignal(number) != before:
         yield
         return
-    signal.signal(signal.SIGTERM, handler)
+    signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-        if _is_postponed.is_set():
-            _is_postponed.clear()
+        signal.signal(number, before)
+        if number in _postponed:
+            _postponed.remove(number)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            raise Interrupted("terminated", 128 + signal.SIGTERM)
+            raise _end_by(number)
 
 
 @contextmanager

@@ -75,7 +75,7 @@ class RunFolder:
         return [self.member(number) for number in range(1, count + 1)]
 
     def checkpoint(self, step: int) -> Path:
-        return self.checkpoints / _step_name(step)
+        return self.checkpoints / step_name(step)
 
     def all_checkpoints(self) -> dict[int, Path]:
         """Return all checkpoints by step, latest first."""
@@ -87,7 +87,7 @@ class RunFolder:
 
     def lone_weights(self, step: int) -> Path:
         """Return the path of the weights of a step whose checkpoint is gone, kept for averages."""
-        return self.checkpoints / f"{_step_name(step)}.safetensors"
+        return self.checkpoints / f"{step_name(step)}.safetensors"
 
     def all_weights(self) -> dict[int, Path]:
         """Return the weights of all kept steps, latest first: in checkpoints, and alone.
@@ -100,7 +100,7 @@ class RunFolder:
 
     def best_model(self, step: int) -> Path:
         """Return the path of one of several best models."""
-        return self.best / f"{_step_name(step)}.safetensors"
+        return self.best / f"{step_name(step)}.safetensors"
 
     def all_best_models(self) -> dict[int, Path]:
         """Return the models in best/ by step, latest first: with `keep_best`, or an average."""
@@ -317,7 +317,7 @@ class RunFolder:
         return descriptor
 
 
-def _step_name(step: int) -> str:
+def step_name(step: int) -> str:
     return f"step-{step:08}"
 
 

@@ -17,7 +17,7 @@ from seq2seq_cli import __version__, plugins
 from seq2seq_cli.console import log_to_stderr, printable_lines
 from seq2seq_cli.errors import Interrupted, UserError, of_system, shortages_reported
 from seq2seq_cli.machine import torch_environment
-from seq2seq_cli.processes import ending_at_sigterm
+from seq2seq_cli.processes import ending_at_signals
 
 _CORE = [  # in the order in which they are typically used
     *("init", "check", "vocab", "preprocess", "train", "average", "verify-resume", "translate"),
@@ -70,7 +70,7 @@ class _Program(TyperGroup):
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
-        with _errors_reported(), ending_at_sigterm():
+        with _errors_reported(), ending_at_signals():
             return super().invoke(ctx)
 
 

@@ -195,6 +195,14 @@ def test_resume_skips_a_damaged_checkpoint(config, whole, seq2seq, tmp_path, nam
         must_be_equal(run, whole)
 
 
+def test_a_state_of_another_step_is_damage(config, whole, seq2seq, tmp_path):
+    run = begun(config, tmp_path / "run", 13)
+    newest, *_, oldest = sorted((run / "checkpoints").iterdir(), reverse=True)
+    (newest / "state.json").write_bytes((oldest / "state.json").read_bytes())
+    assert "it is of step" in seq2seq("train", config, "--run-dir", run).ok().stderr
+    must_be_equal(run, whole)
+
+
 def files_in(run: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 

@@ -16,7 +16,7 @@ from seq2seq_cli.errors import Interrupted
 from seq2seq_cli.processes import (
     ProcessDiedError,
     call_in_new_process,
-    ending_at_sigterm,
+    ending_at_signals,
 )
 
 SCRIPT = """
@@ -106,16 +106,16 @@ def test_process_that_dies_is_an_error():
 
 
 def test_sigterm_does_not_wait_for_the_new_process():
-    with pytest.raises(Interrupted) as stop, ending_at_sigterm():
+    with pytest.raises(Interrupted) as stop, ending_at_signals():
         call_in_new_process(partial(signal_and_wait, os.getpid(), signal.SIGTERM))
     assert stop.value.exit_status == 128 + signal.SIGTERM
 
 
 KILLED = """
 import signal
-from seq2seq_cli.processes import ending_at_sigterm, killed_at_sigterm
+from seq2seq_cli.processes import ending_at_signals, killed_at_sigterm
 
-with ending_at_sigterm(), killed_at_sigterm():
+with ending_at_signals(), killed_at_sigterm():
     signal.raise_signal(signal.SIGTERM)
 """
 
@@ -128,18 +128,21 @@ def test_sigterm_kills_at_once_what_may_take_minutes():
 SWALLOWS = """
 import signal
 try:
-    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.{})
 except BaseException:
     pass
 """
 
 
-def test_sigterm_in_an_import_ends_what_follows(tmp_path, monkeypatch):
-    """PyTorch's import of NumPy ignores any exception."""
-    (tmp_path / "swallows.py").write_text(SWALLOWS)
+@pytest.mark.parametrize(
+    ("number", "end"), [("SIGTERM", Interrupted), ("SIGINT", KeyboardInterrupt)]
+)
+def test_signal_in_an_import_ends_what_follows(number, end, tmp_path, monkeypatch):
+    """PyTorch's import of NumPy ignores any exception; pydantic's models raise another one."""
+    (tmp_path / f"swallows_{number}.py").write_text(SWALLOWS.format(number))
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(Interrupted), ending_at_sigterm():
-        importlib.import_module("swallows")
+    with pytest.raises(end), ending_at_signals():
+        importlib.import_module(f"swallows_{number}")
         threading.Event().wait(60)
         pytest.fail("it was lost")
 

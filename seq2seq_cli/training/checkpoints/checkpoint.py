@@ -26,7 +26,7 @@ from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import fsync, read_json, reading, write_atomic, write_json
 from seq2seq_cli.model.weights import Weights, facts_of, save_tensors
-from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.run_folder import RunFolder, step_name
 from seq2seq_cli.training.checkpoints.averaging import averaged_steps
 from seq2seq_cli.training.run import BestModel, Run, TrainingState, nothing, quality
 
@@ -173,7 +173,10 @@ def read_state(checkpoint: Path) -> TrainingState:
     with suppress(ValidationError):
         if values.pop("format", None) == _FORMAT:
             del values["sha256"]
-            return TypeAdapter(TrainingState).validate_python(values)
+            state = TypeAdapter(TrainingState).validate_python(values)
+            if checkpoint.name != step_name(state.step):  # copied into another's folder
+                raise DamagedFileError(f"{path} is damaged: it is of step {state.step:,}")
+            return state
     raise UserError(f"{path} was written by another version of this program; resume with that one")
 
 
