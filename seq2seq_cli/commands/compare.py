@@ -61,12 +61,13 @@ def scoring_of(
 
 
 def read_systems(
-    runs: Sequence[Run], files: Sequence[Path], text: ParallelText | None
+    runs: Sequence[Run], files: Sequence[Path], text: ParallelText | None, *, merge: bool
 ) -> tuple[list[System], list[Pair]]:
     """Translate a text with runs and read other translations from files; also return its pairs.
 
-    The default text is the validation text of the first run. Raises UserError if there is no text,
-    or if the number of translations in a file differs from the number of lines.
+    The default text is the validation text of the first run. A source that occurs twice is sampled
+    once only with `merge`. Raises UserError if there is no text, or if the number of translations
+    in a file differs from the number of lines.
     """
     if text is None and not runs:
         raise UserError("give the text: --src and --ref, --pairs, or --test-set and --langs")
@@ -88,9 +89,9 @@ def read_systems(
                 f"{path} has {len(lines):,} translations, but the text has {len(pairs):,} lines"
             )
         read.append(System(str(path), lines, [normalize_spaces(pair.tgt) for pair in pairs]))
-    groups = group_by_source(pairs, merge=True)  # each source is translated once
     systems, issues = [], list[Issues]()
     for name, run in runs:
+        groups = group_by_source(pairs, merge=merge or not run.config.decoding.sampling)
         hypotheses = [""] * len(pairs)
         translations = run.translate_pairs([pairs[first] for first, *_ in groups], issues.append)
         for group, hypothesis in zip(groups, translations, strict=True):

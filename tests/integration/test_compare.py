@@ -55,6 +55,20 @@ def test_a_source_that_occurs_twice_is_translated_once(trained, tmp_path, seq2se
     assert twice.stderr == result.stderr  # a warning that two runs share is printed once
 
 
+@pytest.mark.parametrize("merge", ["true", "false"])
+def test_samples_of_a_source_that_occurs_twice_are_scored_as_by_eval(
+    trained, tmp_path, seq2seq, merge
+):
+    for name, line in {"src": "1 2 3 4 5 6", "ref": "one two three four five six"}.items():
+        (tmp_path / name).write_text(f"{line}\n" * 20)
+    given = ("--src", tmp_path / "src", "--ref", tmp_path / "ref", "--metrics", "chrf", "--json")
+    options = ("decoding.sampling=true", f"validation.merge_references={merge}")
+    given += tuple(part for option in options for part in ("--set", option))
+    scores = json.loads(seq2seq("eval", trained, *given).ok().stdout)
+    compared = json.loads(seq2seq("compare", trained, trained, *given).ok().stdout)
+    assert compared["metrics"]["chrf"]["systems"][0]["score"] == scores["chrf"]
+
+
 def test_scores_are_those_of_eval(trained, damaged, text, seq2seq):
     result = seq2seq("compare", trained, "--hypotheses", damaged, *text, "--json").ok()
     report = json.loads(result.stdout)
