@@ -17,7 +17,6 @@ from seq2seq_cli.extras.serve.responses import CLIENT_GONE, RequestError, error_
 logger = logging.getLogger(__name__)
 
 SECONDS_TO_DROP = 5.0  # the rest of a body that has been refused
-MAX_BYTES_TO_DROP = 1 << 24
 _SECURITY_HEADERS = {
     # Nothing from other origins, no inline scripts or styles, no frames of other pages.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -149,11 +148,7 @@ class BodyLimit:
 
 
 async def _drop_body(receive: Receive) -> None:
-    num_bytes = 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SECONDS_TO_DROP):
-            while num_bytes < MAX_BYTES_TO_DROP:
-                message = await receive()
-                num_bytes += len(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return
+            while (await receive()).get("more_body", False):
+                pass

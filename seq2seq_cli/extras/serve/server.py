@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.extras.serve.application import Access, build_application
 from seq2seq_cli.extras.serve.languages import load_detector
-from seq2seq_cli.extras.serve.middleware import MAX_BYTES_TO_DROP, SECONDS_TO_DROP
+from seq2seq_cli.extras.serve.middleware import SECONDS_TO_DROP
 from seq2seq_cli.extras.serve.request_fields import Limits
 from seq2seq_cli.extras.serve.served_run import RunToServe
 from seq2seq_cli.extras.serve.service import TranslationService
@@ -170,8 +170,6 @@ class _Protocol(HttpToolsProtocol):
             if self._num_bytes > _MAX_HEADER_BYTES:
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         if self._is_refused:
-            if self._num_bytes > MAX_BYTES_TO_DROP:
-                self.transport.abort()
             return
         is_answered = self.cycle is None or self.cycle.response_complete
         if is_answered and self._deadline is None and not self.transport.is_closing():
