@@ -128,7 +128,10 @@ class Fields:
 
 def _form_values(data: bytes) -> dict[str, Any]:
     try:
-        pairs = parse_qsl(data.decode("utf-8", "replace"), True, max_num_fields=_MAX_FIELDS)
+        text = data.decode()
+        pairs = parse_qsl(text, True, errors="strict", max_num_fields=_MAX_FIELDS)
+    except UnicodeDecodeError:
+        raise invalid("a form must be in UTF-8") from None
     except ValueError:
         raise invalid(f"it has more than {_MAX_FIELDS} fields") from None
     return _by_name(pairs)

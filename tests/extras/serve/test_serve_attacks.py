@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import pytest
-from served import Served, serving
+from served import Answer, Served, serving
 
 FORM = b"q=one&source=en&target=de"
 HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\n"
@@ -124,7 +124,17 @@ def test_a_form_in_another_encoding_is_refused(server: Served, charset: str):
     )
     kind = f"multipart/form-data; boundary=x; charset={charset}"
     body = f"{boundary}--x--\r\n".encode()
-    answer = server.ask("/translate", body, headers={"Content-Type": kind})
+    assert_not_utf_8(server.ask("/translate", body, headers={"Content-Type": kind}))
+
+
+@pytest.mark.parametrize("text", ["über".encode("latin-1"), b"%FCber"])
+def test_text_in_another_encoding_is_refused(server: Served, text: bytes):
+    kind = {"Content-Type": "application/x-www-form-urlencoded; charset=iso-8859-1"}
+    fields = b"q=%b&source=en&target=de" % text
+    assert_not_utf_8(server.ask("/translate", fields, headers=kind))
+
+
+def assert_not_utf_8(answer: Answer):
     assert answer.status == 400
     assert answer.json == {"error": "Invalid request: a form must be in UTF-8"}
 
