@@ -194,6 +194,7 @@ def test_extended_run_reports_no_average_of_its_earlier_end(config, runs, tmp_pa
     caplog.set_level("INFO")
     train(load_config(config, [*SCHEDULE_FREE[:2], "training.max_steps=24"]), run)
     assert "model.safetensors is the best, of step 24, with validation loss" in caplog.text
+    assert not (run / "candidates.jsonl").exists()
 
 
 def test_finished_run_names_the_average_that_a_command_has_installed(
