@@ -15,7 +15,7 @@ from typing import Any
 import httptools
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.extras.serve.application import Access, build_application
@@ -214,6 +214,19 @@ class _Protocol(HttpToolsProtocol):
             return
         self._expect_nothing()
         super().on_headers_complete()
+        if self.parser.get_http_version() == "1.0":
+            self._send_unframed(self.cycle)
+
+    @staticmethod
+    def _send_unframed(cycle: RequestResponseCycle) -> None:
+        """Let an answer end with its connection: HTTP/1.0 knows no chunks (RFC 9112, 6.1)."""
+        send, cycle.chunked_encoding = cycle.send, False
+
+        async def send_unframed(message: Any) -> None:
+            cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        cycle.send = send_unframed  # type: ignore[method-assign]
 
     def on_body(self, body: bytes) -> None:
         self._num_bytes = 0

@@ -360,6 +360,15 @@ def test_a_stream_adds_up_to_the_whole_translation(server: Served):
     assert events(server.ask("/translate", failed).body)[-1][0] == "error"
 
 
+def test_a_stream_has_no_chunks_for_a_client_that_knows_none(server: Served):
+    head = "POST /translate?q=one.+two.&source=en&target=de&stream=true HTTP/1.0\r\n"
+    with socket.create_connection((server.host, server.port), timeout=60) as connection:
+        connection.sendall(f"{head}Host: localhost\r\n\r\n".encode())
+        lines, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in lines
+    assert [name for name, _ in events(body)] == ["sentence", "sentence", "done"]
+
+
 def test_a_stream_has_what_other_answers_have(server: Served, guarded: Served):
     fields = {"q": "one two", "source": "en", "target": "de", "alternatives": 2}
     (_, sentence), _ = events(server.ask("/translate", {**fields, "stream": True}).body)
