@@ -19,11 +19,15 @@ main()
 """
 
 
-def ended(command: Sequence[object], name: str, number: signal.Signals) -> None:
-    """Run a command in a process that a signal ends before it has written the file `name`."""
+def ended(command: Sequence[object], name: str, number: signal.Signals) -> str:
+    """Run a command in a process that a signal ends before it has written the file `name`.
+
+    Returns what it says.
+    """
     given = [name, str(int(number)), *map(str, command)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     call = [sys.executable, "-c", _ENDED, *given]
     process = subprocess.run(call, env=environment, capture_output=True, text=True)
     status = -signal.SIGKILL if number == signal.SIGKILL else 128 + number
     assert process.returncode == status, (name, process.stderr)
+    return process.stderr

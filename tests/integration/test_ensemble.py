@@ -223,6 +223,7 @@ def test_a_signal_ends_the_members_and_starts_no_more(imports_shared, tmp_path):
     with pytest.raises(Interrupted) as stop:
         launch_each({"": first, "second": partial((tmp_path / "started").touch)}, 1)
     assert (stop.value.exit_status, signal.getsignal(signal.SIGTERM)) == (143, before)
+    assert str(stop.value) == "interrupted; the same command goes on"
     assert not (tmp_path / "started").exists()
 
 

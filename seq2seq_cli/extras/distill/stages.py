@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli.config.text import ParallelText
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.files import read_json, replacing, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import hash_of_files
@@ -50,11 +51,18 @@ class Stage:
             )
 
     def finish(self, make: Callable[[], tuple[Sequence[Path], Facts]]) -> Facts:
-        """Return the facts of the stage; `make` writes its files first, unless it is finished."""
+        """Return the facts of the stage; `make` writes its files first, unless it is finished.
+
+        Raises Interrupted on Ctrl-C.
+        """
         if (facts := self.facts()) is not None:
             return facts
         self.record.unlink(missing_ok=True)
-        files, facts = make()
+        try:
+            files, facts = make()
+        except KeyboardInterrupt:
+            message = "interrupted; the same command goes on"
+            raise Interrupted(message, 128 + signal.SIGINT) from None
         folder = self.record.parent
         hashes = {str(os.path.relpath(path, folder)): hash_of_files([path]) for path in files}
         write_json(self.record, {"inputs": self.inputs, "files": hashes, "facts": facts})

@@ -88,7 +88,7 @@ def test_interruptions_in_every_stage_change_nothing(trained, seq2seq, mono, stu
 
     end = partial(ended, command)
     end("source.jsonl", signal.SIGKILL)
-    end("part-2", signal.SIGINT)
+    assert end("part-2", signal.SIGINT).endswith("interrupted; the same command goes on\n")
     # Another machine may translate a shard.
     shard = ("translate", trained, "--input", output / "distilled/source.jsonl", "--n-best", 1)
     formats = ("--input-format", "jsonl", "--format", "nbest")
