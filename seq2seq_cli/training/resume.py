@@ -86,6 +86,8 @@ def start_run(
 
     The config is written last, so that its presence marks a complete start.
     """
+    if config.validation.patience is not None and config.data.valid is None:
+        logger.warning("validation.patience has no effect without data.valid")
     if source is not None:
         config = with_options_of(source, config)
     elif config.data.general is not None:
