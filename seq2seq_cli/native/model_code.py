@@ -6,18 +6,7 @@ from pathlib import Path
 
 # After an edit, see tests/numerics/test_native_model.py.
 MODEL_CODE = "d47e89a8e08e8e9c"
-_FILES = (
-    "model/attention.py",
-    "model/device.py",
-    "model/dropout.py",
-    "model/kv_cache.py",
-    "model/layers.py",
-    "model/ngrams.py",
-    "model/packing.py",
-    "model/positions.py",
-    "model/transformer.py",
-    "native/fused.py",
-)
+_NOT_EQUATIONS = {"__init__.py", "parameters.py", "weights.py"}  # in `model`
 PACKAGE = Path(__file__).parents[1]
 
 
@@ -26,8 +15,9 @@ def model_code_hash(package: Path = PACKAGE) -> str | None:
     if not (package / "model").exists():
         return None
     content = hashlib.sha256()
-    for path in (package / name for name in _FILES):
-        content.update(path.read_bytes() if path.exists() else b"")
+    files = [*sorted((package / "model").glob("*.py")), package / "native/fused.py"]
+    for path in (path for path in files if path.name not in _NOT_EQUATIONS):
+        content.update(path.read_bytes())
     return content.hexdigest()[:16]
 
 

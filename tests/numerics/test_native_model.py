@@ -215,9 +215,14 @@ def test_an_edit_of_any_file_of_the_model_changes_the_hash(tmp_path):
         path.write_bytes(content.replace(b"1", b"2", 1))
         hashes.add(model_code_hash(tmp_path))
         path.write_bytes(content)
-    (tmp_path / "model/layers.py").unlink()
-    assert MODEL_CODE not in hashes | {model_code_hash(tmp_path)}
-    assert len(hashes) == len(names)
+    layers, added = tmp_path / "model/layers.py", tmp_path / "model/an_added_part.py"
+    added.write_bytes(b"1")
+    hashes.add(model_code_hash(tmp_path))
+    added.unlink()
+    layers.unlink()
+    hashes.add(model_code_hash(tmp_path))
+    assert MODEL_CODE not in hashes
+    assert len(hashes) == len(names) + 2
 
 
 def test_all_options_occur_in_the_random_models():
