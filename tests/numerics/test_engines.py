@@ -16,6 +16,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.model import layers
 from seq2seq_cli.model.layers import FeedForward, Residual
 from seq2seq_cli.native import library as native
+from seq2seq_cli.tokenizers.tokenizer import PAD_ID
 
 OPTIONS: dict[str, Any] = {
     "activation": get_args(Activation),
@@ -149,8 +150,11 @@ def test_edited_equations_are_decoded_by_the_model_itself(caplog):
     """As after an edit of the code of a module, which neither options nor types show."""
     caplog.set_level("WARNING")
     precisions = ["auto", "fp32", *({"bf16"} & native.precisions())]
-    for kind, precision in itertools.product((FeedForward, Residual), precisions):
-        model = build(0, vocabulary=70)
+    for kind, precision, bias in itertools.product(
+        (FeedForward, Residual), precisions, (0.0, -torch.inf)
+    ):
+        model = build(0, vocabulary=70, output_bias=True)
+        model.projection.bias.data[PAD_ID] = bias  # an impossible token hides no edit
         assert type(make_decoder(model, precision)) is not PlainDecoder
         for module in model.modules():
             if isinstance(module, kind):
