@@ -132,7 +132,7 @@ class Transformer(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.projection.weight.device
+        return self.tgt_embedding.weight.device
 
     def encode(
         self,

@@ -166,6 +166,14 @@ def test_edited_equations_are_decoded_by_the_model_itself(caplog):
     assert "native (its logits differ from the model's)" in message
 
 
+def test_a_projection_of_another_kind_needs_the_plain_engine():
+    model = build(0, vocabulary=70)
+    model.projection = nn.Sequential(model.projection, nn.Identity())
+    decoder = make_decoder(model, "auto")
+    assert type(decoder) is PlainDecoder
+    assert decoder.vocab_size == 70
+
+
 def test_int8_without_a_supporting_engine_is_rejected(swish):
     swish.config = WithNewOption(**dict(swish.config) | {"activation": "relu"})
     with pytest.raises(UserError, match=r"plain \(it does not support int8\)") as error:

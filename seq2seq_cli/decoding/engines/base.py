@@ -49,7 +49,7 @@ class PlainDecoder:
         self.model = model
         self.precision = precision
         self.device = model.device
-        self.vocab_size = model.projection.out_features
+        self.vocab_size = model.tgt_embedding.num_embeddings
 
     def start(self, src_BS: Tensor) -> "PlainDecodingState":
         return PlainDecodingState(self.model, src_BS, use_bf16=self.precision == "bf16")

@@ -98,9 +98,9 @@ def differs_from_c(model: Transformer) -> bool:
 
 @torch.inference_mode()
 def _has_same_logits(decoder: Decoder, model: Transformer) -> bool:
-    """Compare a few steps: the second reads the KV cache. The search reports NaN and infinity."""
+    """Compare a few steps: the second reads the KV cache. The search reports NaN and +infinity."""
     length, num_steps = (40, 20) if is_edited() else (4, 2)  # an edit may show only later
-    src_vocab, tgt_vocab = model.src_embedding.num_embeddings, model.projection.out_features
+    src_vocab, tgt_vocab = model.src_embedding.num_embeddings, model.tgt_embedding.num_embeddings
     num_pieces = max(1, src_vocab - EOS_ID - 1)  # that are not special tokens
     ids = [min(EOS_ID + 1 + 37 * n % num_pieces, src_vocab - 1) for n in range(length)]
     src_BS = padded_ids([[*ids, EOS_ID], [*ids[::2], EOS_ID]])
