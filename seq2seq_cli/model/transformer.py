@@ -313,17 +313,23 @@ def _embedding(vocab_size: int, d_model: int, pad_id: int) -> nn.Embedding:
 
 
 def build_model(config: ModelConfig, tokenizers: Tokenizers) -> Transformer:
-    """Build a randomly initialized model for the vocabularies of two tokenizers.
+    """Build a randomly initialized model in fp32 for the vocabularies of two tokenizers.
 
     Raises UserError if it does not fit into memory.
     """
     src_vocab, tgt_vocab = len(tokenizers.src), len(tokenizers.tgt)
     try:
         num_features = len(tokenizers.src.features)
-        return Transformer(config, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID, num_features)
+        model = Transformer(
+            config, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID, num_features
+        )
     except RuntimeError as error:
         if "can't allocate memory" not in str(error):
             raise
         raise UserError(
             "a model of this size does not fit into memory: see section model"
         ) from None
+    for parameter in model.parameters():  # as checkpoints hold them
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.float()
+    return model

@@ -238,6 +238,17 @@ def test_weights_that_were_replaced_are_not_mixed_with_those_in_memory(trained, 
             use()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_default_type_of_pytorch_is_not_the_model_s(trained, dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        translator = Translator.load(trained, "cpu", ["decoding.engine=plain"])
+        assert translator.translate(["1 2"]) == ["one two"]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {parameter.dtype for parameter in translator.model.parameters()} == {torch.float32}
+
+
 def test_a_relative_run_is_found_after_a_change_of_folder(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(trained.parent)
     translator = Translator.load(trained.name, "cpu", ["decoding.precision=int8"])
