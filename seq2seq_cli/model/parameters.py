@@ -30,14 +30,19 @@ def freeze(model: Transformer, parts: Sequence[ModelPart]) -> None:
         raise UserError("training.freeze leaves no parameters to train")
 
 
-def check_buffers(model: nn.Module) -> None:
-    """Raise UserError for buffers that someone has added: checkpoints hold parameters alone."""
-    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    if buffers := sorted(model.state_dict().keys() - names):
+def check_tensors(model: nn.Module) -> None:
+    """Raise UserError for a tensor that someone has added and that checkpoints cannot hold."""
+    held = {n for n, p in model.named_parameters(remove_duplicate=False) if _is_finite(p)}
+    if lost := sorted(model.state_dict().keys() - held):
         raise UserError(
-            f"checkpoints hold no buffers, such as {buffers[0]}: make it a parameter that needs no "
-            "gradient"
+            f"checkpoints hold parameters of finite floating-point numbers alone, not {lost[0]}: "
+            "make it a buffer with persistent=False if it is constant, and otherwise a parameter "
+            "that needs no gradient"
         )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and (tensor.is_meta or bool(tensor.isfinite().all()))
 
 
 def _part(model: Transformer, name: ModelPart) -> nn.Module:

@@ -19,7 +19,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.metrics.metrics import share_with_4_grams
 from seq2seq_cli.model.device import check_compiler, choose_device
-from seq2seq_cli.model.parameters import check_buffers, freeze
+from seq2seq_cli.model.parameters import check_tensors, freeze
 from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.native.model_code import is_edited
 from seq2seq_cli.run_folder import RunFolder
@@ -77,7 +77,7 @@ def set_up_run(
 
 def make_model(config: Config, tokenizers: Tokenizers) -> Transformer:
     model = build_model(config.model, tokenizers)
-    check_buffers(model)
+    check_tensors(model)
     freeze(model, config.training.freeze)
     if config.model.output_bias:  # as imported models have
         if config.training.shard == "full":

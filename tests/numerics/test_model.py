@@ -25,7 +25,7 @@ from seq2seq_cli.model.attention import (
 from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.packing import Packed, Padded
-from seq2seq_cli.model.parameters import check_buffers, count_parameters, unique_parameters
+from seq2seq_cli.model.parameters import check_tensors, count_parameters, unique_parameters
 from seq2seq_cli.model.positions import sinusoidal_positions, source_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import load_weights, read_facts, read_tensors, save_tensors
@@ -246,15 +246,21 @@ def test_long_source_gives_finite_logits(model):
     assert model(long_BS, TGT_BT[:1]).isfinite().all()
 
 
-def test_buffers_that_would_be_lost_are_refused():
+def test_tensors_that_checkpoints_cannot_hold_are_refused():
     model = build(src_vocab=13)
-    check_buffers(model)
+    check_tensors(model)
     model.encoder.register_buffer("computed", torch.ones(2), persistent=False)
     model.encoder.register_parameter("frozen", nn.Parameter(torch.ones(2), requires_grad=False))
-    check_buffers(model)
+    check_tensors(model)
     model.encoder.register_buffer("counter", torch.ones(2))
-    with pytest.raises(UserError, match=r"no buffers, such as encoder\.counter"):
-        check_buffers(model)
+    with pytest.raises(UserError, match=r"not encoder\.counter"):
+        check_tensors(model)
+    del model.encoder.counter
+    for values in (torch.ones(2) / 0, torch.ones(2).bool(), torch.ones(2).cfloat()):
+        model.encoder.frozen = nn.Parameter(values, requires_grad=False)
+        with pytest.raises(UserError, match=r"not encoder\.frozen"):
+            check_tensors(model)
+    check_tensors(build(src_vocab=13).to("meta"))
 
 
 @pytest.mark.parametrize("shared", [True, False])
