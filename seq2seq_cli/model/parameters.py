@@ -57,7 +57,7 @@ def _part(model: Transformer, name: ModelPart) -> nn.Module:
 
 def is_matrix_of_layer(name: str, parameter: Tensor) -> bool:
     """Return True for the matrices of encoder and decoder: all but embeddings and projection."""
-    return parameter.dim() > 1 and name.startswith(("encoder.", "decoder."))
+    return parameter.dim() == 2 and name.startswith(("encoder.", "decoder."))
 
 
 def unique_parameters(model: nn.Module) -> dict[str, Tensor]:

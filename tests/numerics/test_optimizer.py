@@ -111,10 +111,13 @@ def test_muon_trains_matrices_of_layers_and_adamw_the_rest():
     """As PyTorch's two optimizers do, each with its own parameters, and Muon with half the rate."""
     config = TrainingConfig(optimizer="muon", lr=0.02, weight_decay=0.1, adam_beta2=0.9)
     ours, theirs = build(seed=1, tie_embeddings=True), build(seed=1, tie_embeddings=True)
+    for model in (ours, theirs):  # as after an edit
+        model.encoder[0].register_parameter("added", nn.Parameter(torch.ones(2, 2, 2)))
     optimizer = build_optimizer(ours, config)
     named = dict(theirs.named_parameters())
     layers = [p for name, p in named.items() if "coder." in name and p.dim() == 2]
     embeddings = [p for name, p in named.items() if "coder." not in name and p.dim() == 2]
+    embeddings.append(theirs.encoder[0].added)
     vectors = [p for p in named.values() if p.dim() == 1]
     assert len(layers) == 2 * (4 + 2) + 2 * (8 + 2)
     muon = torch.optim.Muon(layers, lr=0.01, weight_decay=0.2, adjust_lr_fn="match_rms_adamw")
