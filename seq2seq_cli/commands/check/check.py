@@ -1,6 +1,7 @@
 """`seq2seq check`: checks text and config before training."""
 
 import collections
+import copy
 import functools
 import logging
 import math
@@ -16,6 +17,7 @@ from seq2seq_cli.commands.dry_run import dry_run, peak_memory_mb, timed_update
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import SUBWORDS
+from seq2seq_cli.native.model_code import is_edited
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
 from seq2seq_cli.text.leakage import LineHashes, Overlap
 from seq2seq_cli.tokenizers.vocabulary import audit_vocabulary
@@ -72,6 +74,8 @@ def _check(test: ParallelText | None, run: Run) -> Report | None:
         for name, (tokenizer, counts) in sides.items()
         if tokenizer.kind in SUBWORDS and settings.reuse is None
     }
+    knows_edit = is_edited() and run.config.training.shard == "none"
+    edited = copy.deepcopy(run.model).cpu() if knows_edit else None
     return Report(
         summary=summarize(run),
         run=summary_json(run),
@@ -81,7 +85,7 @@ def _check(test: ParallelText | None, run: Run) -> Report | None:
         overlap=overlap,
         longest_batches=longest_batches,
         time=pace,
-        exports=plugins.load("export", "limits").exports(run.config, tokenizers),
+        exports=plugins.load("export", "limits").exports(run.config, tokenizers, edited),
     )
 
 

@@ -78,19 +78,18 @@ class Format(ABC):
     def limits_of_model(self, model: "Transformer") -> str | None:
         """Return the first part of a model that `write` cannot write, or None."""
         from seq2seq_cli.decoding.engines.capabilities import unknown_part
+        from seq2seq_cli.decoding.engines.choice import differs_from_c
         from seq2seq_cli.model.layers import ACTIVATIONS
 
         known = self.model_options["activation"] or ()
         makers = [make for name, make in ACTIVATIONS.items() if name in known]
-        return unknown_part(model, [type(make()) for make in makers])
+        if part := unknown_part(model, [type(make()) for make in makers]):
+            return part
+        return "its equations have been edited" if differs_from_c(model) else None
 
     def limits_of_run(self, translator: "Translator") -> str | None:
         """Return the reason why the format cannot represent these weights."""
-        from seq2seq_cli.decoding.engines.choice import differs_from_c
-
-        if reason := self.limits_of_model(translator.model):
-            return reason
-        return "its equations have been edited" if differs_from_c(translator.model) else None
+        return self.limits_of_model(translator.model)
 
     def compared_model(self, model: "Transformer") -> "Transformer":
         """Return the model whose translations the other program gives."""

@@ -7,6 +7,7 @@ from seq2seq_cli import plugins
 if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
     from seq2seq_cli.extras.export.format import Format
+    from seq2seq_cli.model.transformer import Transformer
     from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 FormatName = Literal["ctranslate2", "huggingface", "argos", "marian"]  # modules of this folder
@@ -31,14 +32,22 @@ def unsupported(name: str, config: "Config", tokenizers: "Tokenizers | None" = N
     return format_named(name).limits(config)
 
 
-def exports(config: "Config", tokenizers: "Tokenizers | None" = None) -> dict[str, str | None]:
+def exports(
+    config: "Config",
+    tokenizers: "Tokenizers | None" = None,
+    edited: "Transformer | None" = None,
+) -> dict[str, str | None]:
     """Return for every format the reason why it cannot represent the model, or None.
 
+    `edited`: a model on the CPU whose code has been edited.
     Formats for imported vocabularies are left out if the model has learned its own.
     """
     kind = config.tokenizer.kind.src if tokenizers is None else tokenizers.src.kind
     names = [n for n in FORMATS if kind == "spm_vocab" or not format_named(n).is_for_imported]
-    return {name: unsupported(name, config, tokenizers) for name in names}
+    reasons: dict[str, str | None] = {name: unsupported(name, config, tokenizers) for name in names}
+    if edited is None:
+        return reasons
+    return {n: why or format_named(n).limits_of_model(edited) for n, why in reasons.items()}
 
 
 def exports_text(reasons: dict[str, str | None]) -> str:

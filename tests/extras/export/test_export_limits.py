@@ -71,6 +71,7 @@ def test_an_unknown_module_is_refused(name, place, module, reason):
     assert limits_of(model) is None
     model.set_submodule(place, module)
     assert reason in str(limits_of(model))
+    assert reason in str(exports(imported(), edited=model)[name])
 
 
 @pytest.mark.parametrize(
