@@ -55,9 +55,12 @@ class Flops:
 
 
 def linear_weights(model: nn.Module) -> Counter[str]:
-    """Count the weights of linear layers by the tokens that they multiply: src or tgt."""
+    """Count the weights of linear layers by the tokens that they multiply: src or tgt.
+
+    A module with several names is computed several times.
+    """
     counts = Counter[str]()
-    for name, part in model.named_modules():
+    for name, part in model.named_modules(remove_duplicate=False):
         if isinstance(part, nn.Linear):
             is_memory = name.endswith((".cross_attention.key", ".cross_attention.value"))
             is_src = name.startswith("encoder") or is_memory
@@ -72,7 +75,7 @@ def count_flops(model: Transformer) -> Flops | None:
     """
     linear = linear_weights(model)
     by_length = {"src": 0, "cross": 0, "tgt": 0}
-    for name, part in model.named_modules():
+    for name, part in model.named_modules(remove_duplicate=False):
         if isinstance(part, MultiHeadAttention):
             decoder = "cross" if name.endswith(".cross_attention") else "tgt"
             by_length["src" if name.startswith("encoder") else decoder] += 4 * part.key.out_features
@@ -120,7 +123,7 @@ def measure_memory(model: Transformer, training: TrainingConfig) -> Memory:
     )
     weights = 1 if training.ema_decay is None else 2  # and their EMA
     cache = {"cross_attention": 0, "self_attention": 0}
-    for name, module in model.decoder.named_modules():
+    for name, module in model.decoder.named_modules(remove_duplicate=False):
         part, _, projection = name.rpartition(".")
         if isinstance(module, nn.Linear) and projection in ("key", "value"):
             cache[part.rpartition(".")[2]] += _BYTES * module.out_features

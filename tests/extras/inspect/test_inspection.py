@@ -90,6 +90,11 @@ def test_flops_follow_the_modules_and_are_not_guessed():
     model, flops = build(), count_flops(build())
     model.encoder[0].feed_forward.expand = nn.Linear(16, 48)
     assert count_flops(model).source_token - flops.source_token == 2 * 16 * (48 - 24)
+    model = build()
+    cache = measure_memory(model, TrainingConfig()).cache(7, 5)
+    model.encoder[1], model.decoder[1] = model.encoder[0], model.decoder[0]  # tied, but computed
+    assert count_flops(model) == flops
+    assert measure_memory(model, TrainingConfig()).cache(7, 5) == cache
     model.decoder[1] = nn.TransformerDecoderLayer(16, 2)
     assert count_flops(model) is None
     model = build()
