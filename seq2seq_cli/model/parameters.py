@@ -11,14 +11,19 @@ from seq2seq_cli.model.transformer import Transformer
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:
-    """Count the parameters of each part; a tied matrix counts where it occurs first."""
+    """Count the parameters of each part; a tied matrix counts where it occurs first.
+
+    Those that someone has added outside of the parts are `other`.
+    """
     seen: set[int] = set()
-    counts = dict.fromkeys(get_args(ModelPart), 0)
-    for part in counts:
+    counts: dict[str, int] = dict.fromkeys(get_args(ModelPart), 0)
+    for part in get_args(ModelPart):
         for parameter in _part(model, part).parameters():
             if id(parameter) not in seen:
                 counts[part] += parameter.numel()
                 seen.add(id(parameter))
+    if other := sum(p.numel() for p in model.parameters() if id(p) not in seen):
+        counts["other"] = other
     return counts
 
 

@@ -181,12 +181,14 @@ def test_a_load_without_pytorch_gives_what_one_with_it_gives(trained, precision)
             assert one.score == pytest.approx(other.score, abs=1e-5)
 
 
-def edited_package(folder: Path, file: str, before: str, after: str) -> Path:
+def edited_package(folder: Path, file: str, *edits: tuple[str, str]) -> Path:
     package = folder / "seq2seq_cli"
     shutil.copytree(ROOT / "seq2seq_cli", package, ignore=shutil.ignore_patterns("__pycache__"))
     code = (package / file).read_text(encoding="utf-8")
-    assert before in code
-    (package / file).write_text(code.replace(before, after), encoding="utf-8")
+    for before, after in edits:
+        assert before in code
+        code = code.replace(before, after)
+    (package / file).write_text(code, encoding="utf-8")
     return folder
 
 
@@ -194,7 +196,7 @@ def test_an_edited_model_is_computed_by_its_own_code(trained, seq2seq, tmp_path)
     """Also if only long sentences show the edit, and neither options nor the names of weights."""
     product = "self.contract(inner_BMF)"
     only_short = f"{product} * (states_BMD.size(1) < 9)"
-    package = edited_package(tmp_path, "model/layers.py", product, only_short)
+    package = edited_package(tmp_path, "model/layers.py", (product, only_short))
     line = "1 2 3 4 5 6 7 8 9 8 7 6"
     command = ("translate", trained, line, "5 6", "--log-probs", "--format", "jsonl")
     with_plain = (*command, "--set", "decoding.engine=plain")
@@ -214,8 +216,13 @@ def test_an_edited_model_is_trained_by_its_own_code(tmp_path):
     config["validation"]["decode"] = False
     path = write_config(tmp_path, config)
     heads = "heads_BHQK.to(activation_dtype(heads_BHQK))"
-    package = edited_package(tmp_path, "model/attention.py", heads, f"5 * {heads}")
-    run_commands(IN_TURN, ("train", path, "--run-dir", tmp_path / "run"), package=package)
+    constructor = "super().__init__()\n"
+    reads_numbers = f"{constructor}        self.rates = torch.linspace(0, 0.1, 3).tolist()\n"
+    edits = ((heads, f"5 * {heads}"), (constructor, reads_numbers))
+    package = edited_package(tmp_path, "model/attention.py", *edits)
+    commands = ("train", path, "--run-dir", tmp_path / "run"), ("inspect", tmp_path / "run")
+    _, (report, _) = run_commands(IN_TURN, *commands, package=package)
+    assert "parameters" in report
     points = {k: x for point in logged_points(tmp_path / "run") for k, x in point.items()}
     assert points["train/loss"] == pytest.approx(points["valid/loss"], rel=1e-5)
     assert "the model's code has been edited" in (tmp_path / "run/train.log").read_text()

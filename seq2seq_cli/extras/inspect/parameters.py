@@ -4,6 +4,7 @@ B sentences, S source positions, T target positions, Q query positions and M mem
 attention, D d_model, F d_ff, H heads, K size of one head, V target vocabulary.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -84,7 +85,8 @@ def table(summaries: Sequence[TensorSummary], notes: Iterable[tuple[str, str]] =
     return "\n".join([*lines, *(f"{name:<{names}}  {note}" for name, note in notes)])
 
 
-_SUBLAYER = re.compile(r"(encoder|decoder)\.\d+\.(self_attention|cross_attention|feed_forward)\.")
+_SUBLAYER = re.compile(r"\w+\.\d+\.(self_attention|cross_attention|feed_forward)\.")
+_EMBEDDINGS = ("src_embedding", "tgt_embedding", "src_ngrams")
 
 
 @dataclass(frozen=True)
@@ -95,17 +97,18 @@ class Parameters:
     stacks: dict[str, dict[str, int]]  # encoder, decoder: by kind of sub-layer, all layers together
     layers: dict[str, int]
     projection: int
+    other: int  # that someone has added
     positions: Positions
     ties: dict[str, str]  # the first name of the same tensor
 
     @property
     def num_embeddings(self) -> int:
-        return sum(rows * columns for rows, columns in self.embeddings.values())
+        return sum(map(math.prod, self.embeddings.values()))
 
     @property
     def total(self) -> int:
         stacks = sum(sum(kinds.values()) for kinds in self.stacks.values())
-        return self.num_embeddings + stacks + self.projection
+        return self.num_embeddings + stacks + self.projection + self.other
 
     def report(self) -> dict[str, Any]:
         return {
@@ -114,13 +117,15 @@ class Parameters:
             "positional_encoding": 0,
             **self.stacks,
             "projection": self.projection,
+            **({"other": self.other} if self.other else {}),
             "tied": self.ties,
         }
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the labels and texts of the rows: count, share and remark of each part."""
         matrices = " and ".join(
-            f"{name}, {rows:,} × {columns:,}" for name, (rows, columns) in self.embeddings.items()
+            f"{name}, {' × '.join(f'{size:,}' for size in shape)}"
+            for name, shape in self.embeddings.items()
         )
         counts = [
             ("parameters", self.total, ""),
@@ -133,6 +138,7 @@ class Parameters:
             counts.append((f"  {stack}", sum(kinds.values()), counted))
             counts += [(f"    {kind.replace('_', '-')}", n, "") for kind, n in kinds.items()]
         counts.append(("  projection", self.projection, ""))
+        counts += [("  other", self.other, "")] if self.other else []
         rows = [
             (label, f"{count:>14,}{count / self.total:>8.1%}   {note}".rstrip())
             for label, count, note in counts
@@ -144,22 +150,25 @@ def count_parts(model: Transformer) -> Parameters:
     """Count the parameters of each part; the model may be on the meta device."""
     embeddings: dict[str, tuple[int, ...]] = {}
     stacks: dict[str, Counter[str]] = {"encoder": Counter(), "decoder": Counter()}
-    projection = 0
+    projection = other = 0
     for name, parameter in model.named_parameters():
-        if match := _SUBLAYER.match(name):
-            stacks[match[1]][match[2]] += parameter.numel()
-        elif "norm" in name:
-            side = "encoder" if name.startswith("encoder") else "decoder"
-            stacks[side]["norms"] += parameter.numel()
-        elif name.startswith("projection."):
+        part = name.partition(".")[0]
+        if (stack := part.removesuffix("_norm")) in stacks:
+            match = _SUBLAYER.match(name)
+            kind = match[1] if match else "norms" if "norm" in name else "other"
+            stacks[stack][kind] += parameter.numel()
+        elif part in _EMBEDDINGS:
+            embeddings[name] = tuple(parameter.shape)
+        elif part == "projection":
             projection += parameter.numel()
         else:
-            embeddings[name] = tuple(parameter.shape)
+            other += parameter.numel()
     return Parameters(
         embeddings,
         {stack: dict(kinds) for stack, kinds in stacks.items()},
         {"encoder": len(model.encoder), "decoder": len(model.decoder)},
         projection,
+        other,
         model.config.positions,
         tied_names(model),
     )

@@ -1,5 +1,6 @@
 """The report of `seq2seq inspect`: a run's model, its parameters and costs, its vocabulary."""
 
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from seq2seq_cli.extras.inspect.vocabulary import Vocabulary, read_vocabularies
 from seq2seq_cli.model.parameters import freeze
 from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.model.weights import ModelScores, read_model_scores
+from seq2seq_cli.native.model_code import is_edited
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
@@ -102,8 +104,8 @@ def _size(num_bytes: int) -> str:
 def report_model(
     tokenizers: Tokenizers, config: Config, statistics: TextStatistics | None
 ) -> ModelReport:
-    """Report on a model from its sizes, without its weights."""
-    with torch.device("meta"):
+    """Report on a model from its sizes, without its weights, unless an edit may use them."""
+    with nullcontext() if is_edited() else torch.device("meta"):
         model = build_model(config.model, tokenizers)
     freeze(model, config.training.freeze)
     lengths = (_LENGTH, _LENGTH)

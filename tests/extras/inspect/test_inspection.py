@@ -127,6 +127,19 @@ def test_parts_sum_to_all_parameters_and_tied_names_are_one_tensor(options):
     assert sum(math.prod(t.shape) for t in tensors) == parts.total
 
 
+def test_parameters_that_someone_has_added_are_counted():
+    model = build()
+    model.gate = nn.Parameter(torch.tensor(1.0))
+    model.encoder[0].gate = nn.Parameter(torch.ones(3))
+    model.decoder[0].self_attention.table = nn.Parameter(torch.ones(2, 3, 4))
+    parts, expected = count_parts(model), count_parameters(model)
+    assert parts.total == sum(p.numel() for p in model.parameters()) == sum(expected.values())
+    assert parts.other == expected["other"] == parts.report()["other"] == 1
+    assert parts.stacks["encoder"]["other"] == 3
+    assert sum(parts.stacks["decoder"].values()) == expected["decoder"]
+    assert "  other" in dict(parts.rows())
+
+
 @pytest.mark.parametrize("name", get_args(OptimizerName))
 def test_memory_counts_bytes_of_real_tensors(model, name):
     model.requires_grad_(True)
