@@ -78,6 +78,8 @@ class CTranslate2(Format):
         options = {"beam_size": 1} | self.search_of(config.decoding)
         if config.decoding.sampling:
             options = {"sampling_topk": 0} | options  # sample from all tokens
+        elif config.decoding.width > 1:
+            options["patience"] = config.decoding.width  # until no better result is likely
         return _USAGE.format(
             src=src,
             tgt=tgt,

@@ -136,6 +136,7 @@ def test_export_code_in_the_readme_gives_the_same_translations(
         readme.split("```")[1].removeprefix("python\n").replace("beam_size=3", f"beam_size={beam}")
     )
     assert 'print(translate("a sentence"))' in code
+    assert "patience=3" in code or file_format == "huggingface"  # whose config has early_stopping
     script = tmp_path / "readme.py"
     script.write_text(code.replace('translate("a sentence")', f"*map(translate, {lines}), sep='|'"))
     done = subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True)
