@@ -22,6 +22,7 @@ Vector = npt.NDArray[np.float64]
 
 SEED = 12_345  # sacreBLEU's own, like the number of resamples
 RESAMPLES = 1_000
+_LINES_AT_ONCE = 1_000  # sacreBLEU keeps the n-grams of their references
 _AT_ONCE = 1 << 24  # random numbers; 128 MiB of memory
 _ROUNDING = 1e-9
 
@@ -42,7 +43,13 @@ class LineStatistics:
     """The statistics of every line of a system, of which a metric computes its score."""
 
     def __init__(self, metric: Any, hypotheses: Texts, references: Sequence[References]) -> None:
-        rows = metric._extract_corpus_statistics(hypotheses, references)
+        rows, nums_refs = [], set()
+        for start in range(0, len(hypotheses), _LINES_AT_ONCE):
+            some = slice(start, start + _LINES_AT_ONCE)
+            parts = [one[some] for one in references]
+            rows += metric._extract_corpus_statistics(hypotheses[some], parts)
+            nums_refs.add(metric.num_refs)
+        metric.num_refs = nums_refs.pop() if len(nums_refs) == 1 else -1  # of the signature
         self.score: float = metric._aggregate_and_compute(rows).score
         self.values_LK = np.array(rows, dtype=np.float64)
         self.metric = metric

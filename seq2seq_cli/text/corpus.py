@@ -225,7 +225,7 @@ def _read_two_files(corpus: Corpus) -> Iterator[Pair | BadLineError]:
         try:
             src, tgt = (_decode(name, number, raw) for name, raw in zip(names, row, strict=True))
         except BadLineError as error:
-            yield error
+            yield _detached(error)
             continue
         features = ""
         if corpus.features:
@@ -311,9 +311,14 @@ def _parsed_lines(corpus: Corpus, split: Callable[[str], Pair]) -> Iterator[Pair
         try:
             yield split(_decode(str(path), number, raw))
         except BadLineError as error:
-            yield error
+            yield _detached(error)
         except ValueError as error:
             yield BadLineError(f"{path}, line {number:,}: {error}")
+
+
+def _detached(error: BadLineError) -> BadLineError:
+    """Return the error without its traceback and context, which hold the line."""
+    return BadLineError(str(error))
 
 
 def _decode(name: str, number: int, raw: bytes) -> str:

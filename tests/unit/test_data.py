@@ -18,7 +18,7 @@ from seq2seq_cli.data.batches import IGNORE_INDEX, make_batch
 from seq2seq_cli.data.cache import cache_folder
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.corpus import Pair, read_pairs
+from seq2seq_cli.text.corpus import BadLineError, Pair, read_entries, read_pairs
 from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers, fit_tokenizers
@@ -79,6 +79,8 @@ def test_bad_line_raises_with_its_position_or_is_skipped(tmp_path, content, name
     with pytest.raises(UserError, match=message):
         list(read_pairs(corpus))
     assert None in list(read_pairs(corpus, "skip"))
+    (error,) = (entry for entry in read_entries(corpus) if isinstance(entry, BadLineError))
+    assert error.__traceback__ is error.__context__ is None  # which would hold the line
 
 
 def test_utf_16_is_rejected_as_a_whole(tmp_path):

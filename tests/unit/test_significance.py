@@ -55,6 +55,18 @@ def test_intervals_are_those_of_sacrebleu(name):
     assert ours.signature in (None, metric.get_signature().format())
 
 
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+def test_long_text_has_the_score_and_signature_of_sacrebleu(name):
+    """Its lines are read part by part; only the last part has lines with two references."""
+    first, second = FIRST * 15, [None] * 1_100 + SECOND + [None] * 20
+    ours, metric = (
+        statistics_of(name, first, [REFERENCES * 15, second], SCORING),
+        make_metric(name, SCORING),
+    )
+    assert ours.score == metric.corpus_score(first, [REFERENCES * 15, second]).score
+    assert ours.metric.get_signature().format() == metric.get_signature().format()
+
+
 def test_interval_holds_95_percent_of_the_resampled_scores():
     statistics = statistics_of("chrf", FIRST, [REFERENCES], SCORING)
     resampled = statistics.resampled_scores(SCORING.resamples)
