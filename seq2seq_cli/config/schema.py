@@ -286,6 +286,11 @@ class TrainingConfig(Section):
         return self.tokens_per_batch
 
     @property
+    def passes(self) -> int:
+        """How often an update computes the model of each pair."""
+        return 1 if self.consistency is None else 2
+
+    @property
     def warmup_updates(self) -> int:
         """`warmup_steps` as a number."""
         assert self.warmup_steps != "auto", "resolved before the first update"

@@ -139,7 +139,8 @@ def validation_cost(config: Config, data: TrainingData) -> float:
         cost += _COST_OF_DECODING * config.decoding.width
     facts = [store.facts for store in data.stores]
     tokens, *held_out_tokens = (fact.src.tokens + fact.tgt.tokens for fact in facts)
-    return cost * sum(held_out_tokens) / (tokens * sum(data.batches.drawn) / len(data.train))
+    epoch = config.training.passes * tokens * sum(data.batches.drawn) / len(data.train)
+    return cost * sum(held_out_tokens) / epoch
 
 
 def settle_interval(config: Config, cost: float, batches: BatchSampler) -> Config:

@@ -97,7 +97,7 @@ def _run_longest_batches(run: Run) -> LongestBatches:
     before = peak_memory_mb(device)
     shapes, seconds = [], []
     for batch in run.data.batches.first_buffer().largest_batches():
-        seconds.append(timed_update(run, [batch]))
+        seconds.append(timed_update(run, [batch] * run.config.training.gradient_accumulation))
         shapes.append(BatchShape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
     peak = peak_memory_mb(device)
     over_processes = parallel.all_reduce_max if device.type == "cuda" else parallel.all_reduce_sum

@@ -130,7 +130,7 @@ def _measure_training(warmup: int, updates: int, run: Run) -> TrainingSpeed:
     parallel.barrier()
     weights = linear_weights(run.model)
     flops = 6.0 * (weights["src"] * src_tokens + weights["tgt"] * tokens)  # forward and backward
-    gflops = run.loss.passes * flops / seconds / 1e9
+    gflops = run.config.training.passes * flops / seconds / 1e9
     return TrainingSpeed(
         precision="bf16" if run.use_bf16 else "fp32",
         processes=parallel.world_size,

@@ -15,7 +15,7 @@ from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.parameters import is_matrix_of_layer
 from seq2seq_cli.model.transformer import Transformer
 
-TRAINING_FACTOR = 3  # the backward pass costs twice the forward pass (Kaplan et al. 2020, 2.1)
+_TRAINING_FACTOR = 3  # the backward pass costs twice the forward pass (Kaplan et al. 2020, 2.1)
 _BYTES = 4  # of a number in fp32
 _LAYERS = {EncoderLayer, DecoderLayer}
 # Numbers that an optimizer keeps for each weight: in the matrices of layers, and elsewhere.
@@ -49,9 +49,10 @@ class Flops:
         target += self.target_token_by_target_length * target_length
         return source_length * source + target_length * target
 
-    def training(self, source_length: int, target_length: int) -> int:
-        """Return the operations for a sentence pair in training, forward and backward."""
-        return TRAINING_FACTOR * self.forward(source_length, target_length)
+
+def training_factor(training: TrainingConfig) -> int:
+    """Return how many times a forward pass an update costs, forward and backward."""
+    return _TRAINING_FACTOR * training.passes
 
 
 def linear_weights(model: nn.Module) -> Counter[str]:

@@ -33,6 +33,7 @@ class ModelReport:
     config: ModelConfig
     parameters: Parameters
     flops: costs.Flops | None  # None: not known for these layers
+    training_factor: int  # forward passes that an update costs
     memory: costs.Memory
     lengths: tuple[int, int]  # source and target tokens of a sentence, EOS included
     is_median: bool  # whether the lengths are the medians of the training text
@@ -45,7 +46,7 @@ class ModelReport:
             "source_length": source,
             "target_length": target,
             "forward": self.flops.forward(source, target),
-            "training": self.flops.training(source, target),
+            "training": self.training_factor * self.flops.forward(source, target),
         }
         vocabularies = {side: asdict(vocabulary) for side, vocabulary in self.vocabularies.items()}
         return {
@@ -61,6 +62,7 @@ class ModelReport:
         flops, memory, (source, target) = self.flops, self.memory, self.lengths
         rows = [("FLOPs", "not known for layers of this kind")]
         if flops is not None:
+            forward = flops.forward(source, target)
             lengths = f"{source} source and {target} target tokens with EOS"
             lengths += ", the medians of the training text" * self.is_median
             per_source = f"{flops.source_token:,} + {flops.source_token_by_source_length:,}"
@@ -72,8 +74,8 @@ class ModelReport:
                 ("  per target token", f"{per_target} × source length"),
                 (
                     "  per sentence pair",
-                    f"{flops.forward(source, target):,} forward, "
-                    f"{flops.training(source, target):,} in training ({costs.TRAINING_FACTOR} ×)",
+                    f"{forward:,} forward, {self.training_factor * forward:,} in training "
+                    f"({self.training_factor} ×)",
                 ),
                 ("", f"({lengths})"),
             ]
@@ -118,6 +120,7 @@ def report_model(
         config=config.model,
         parameters=count_parts(model),
         flops=costs.count_flops(model),
+        training_factor=costs.training_factor(config.training),
         memory=costs.measure_memory(model, config.training),
         lengths=lengths,
         is_median=statistics is not None,

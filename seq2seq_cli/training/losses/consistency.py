@@ -44,7 +44,6 @@ _KINDS: dict[ConsistencyKind, Terms] = {
 class ConsistencyLoss(BatchLoss):
     """The loss of a whole batch with consistency training."""
 
-    passes = 2
     metrics = ("consistency",)  # the weighted divergence
 
     def __init__(

@@ -37,7 +37,6 @@ class Losses(NamedTuple):
 class BatchLoss(nn.Module):
     """The training loss of a whole batch: a model with its batch layout and its precision."""
 
-    passes = 1  # over each batch
     metrics: tuple[str, ...] = ()  # names of the further sums that it returns
 
     def __init__(

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
 from seq2seq_cli.config.types import AttentionScale, OptimizerName
-from seq2seq_cli.extras.inspect.costs import count_flops, measure_memory
+from seq2seq_cli.extras.inspect.costs import count_flops, measure_memory, training_factor
 from seq2seq_cli.extras.inspect.parameters import (
     NamedTensor,
     count_parts,
@@ -68,7 +68,9 @@ def test_flops_of_a_forward_pass_are_those_that_pytorch_counts(model):
 def test_flops_of_forward_and_backward_pass_are_those_that_pytorch_counts(model):
     with FlopCounterMode(display=False) as counter:
         model(SRC_BS, TGT_BT).sum().backward()
-    assert count_flops(model).training(7, 5) == counter.get_total_flops()
+    factor = training_factor(TrainingConfig())
+    assert factor * count_flops(model).forward(7, 5) == counter.get_total_flops()
+    assert training_factor(TrainingConfig(consistency={"kind": "r_drop"})) == 2 * factor
 
 
 def test_flops_of_a_step_with_a_cache_are_those_of_a_token_at_that_length(model):
