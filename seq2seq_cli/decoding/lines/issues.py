@@ -64,7 +64,7 @@ class Issues:
         )
         if self.unfamiliar > _USUAL_SHARE * self.all_lines:
             of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
-            words = ", ".join(word for word in self.unseen_words if word.strip() != UNKNOWN_TEXT)
+            words = ", ".join(word for word in self.unseen_words if UNKNOWN_TEXT not in word)
             unseen, listed = ("words", f" ({words})") if words else ("words or characters", "")
             _warn(
                 self.unfamiliar,

@@ -186,8 +186,11 @@ class Argos(CTranslate2):
         processor = processor_of(folder / _TOKENIZER)
         translator = Translator(str(folder / _MODEL), device="cpu", compute_type="float32")
         pieces = _pieces(processor, [source.text for source in sources])
-        results = translator.translate_batch(pieces, **_OPTIONS)
-        return [_without_underscores(processor.decode_pieces(x.hypotheses[0])) for x in results]
+        found = [r.hypotheses[0] for r in translator.translate_batch(pieces, **_OPTIONS)]
+        if is_imported(tokenizers):  # Argos Translate would write the tags of the output
+            tgt = tokenizers.tgt
+            found = [[p for p in hypothesis if not tgt.begins_with_tag(p)] for hypothesis in found]
+        return [_without_underscores(processor.decode_pieces(pieces)) for pieces in found]
 
     def shown(self, translation: "Translation") -> str:
         return _without_underscores(translation.text)
