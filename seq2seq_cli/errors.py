@@ -11,6 +11,8 @@ from pathlib import Path
 
 RUNTIME = "seq2seq-runtime"  # the distribution for machines that only translate
 
+GOES_ON = "interrupted; the same command goes on"
+
 # Temporary errors: of a network file system, a disk, or memory and files in use by others.
 _TEMPORARY = {"EIO", "ESTALE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ETIMEDOUT"}
 _NO_THREADS = {"can't start new thread", os.strerror(errno.EAGAIN)}  # of Python, and of PyTorch
@@ -52,7 +54,7 @@ def of_system(error: OSError) -> str:
     name = short(name) if error.errno == errno.ENAMETOOLONG else name
     what = f"{name}: {error.strerror or error}"
     if error.errno == errno.EMFILE:
-        what += "; raise the limit of open files (ulimit -Hn), or use fewer corpora and processes"
+        what += "; raise the limit of open files (ulimit -n)"
     elif errno.errorcode.get(error.errno or 0) in _TEMPORARY:
         what += "; run the command again when the cause is gone"
     return what

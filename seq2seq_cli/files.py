@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli.errors import DamagedFileError, UserError
-from seq2seq_cli.processes import ending_at_signals
+from seq2seq_cli.processes import ending_at_sigterm
 
 try:
     import fcntl
@@ -40,7 +40,7 @@ def replacing(path: Path) -> Iterator[Path]:
             yield path
         return
     try:
-        with ending_at_signals(), own_part(path, Path.touch) as part:
+        with ending_at_sigterm(), own_part(path, Path.touch) as part:
             yield part
             fsync(part)
             part.replace(path)
@@ -74,7 +74,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """Yield a folder to fill, which becomes `path`; UserError if that has been filled meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with ending_at_signals(), own_part(path) as part:
+        with ending_at_sigterm(), own_part(path) as part:
             yield part
             if path.exists():
                 path.rmdir()

@@ -206,6 +206,7 @@ def _end(number: int, frame: FrameType | None) -> None:
             signal.setitimer(signal.ITIMER_REAL, _SECONDS_TO_RETRY)
             return
         frame = frame.f_back
+    _postponed.discard(number)
     raise _end_by(number)
 
 
@@ -216,16 +217,19 @@ def _end_by(number: int) -> BaseException:
 
 
 @contextmanager
-def ending_at_signals() -> Iterator[None]:
+def ending_at_sigterm() -> Iterator[None]:
     """Let SIGTERM end the block as Ctrl-C does, so that what it cleans up is cleaned up.
 
-    Neither is lost in an import. Nothing changes in a thread, nor where they are handled already,
-    as in training.
+    Nothing changes in a thread, nor where SIGTERM is handled already, as in training.
     """
-    with (
-        _handled(signal.SIGTERM, _end, before=signal.SIG_DFL),
-        _handled(signal.SIGINT, _end, before=signal.default_int_handler),
-    ):
+    with _handled(signal.SIGTERM, _end, before=signal.SIG_DFL):
+        yield
+
+
+@contextmanager
+def ending_at_signals() -> Iterator[None]:
+    """As `ending_at_sigterm`; neither SIGTERM nor Ctrl-C is lost in an import."""
+    with ending_at_sigterm(), _handled(signal.SIGINT, _end, before=signal.default_int_handler):
         yield
 
 

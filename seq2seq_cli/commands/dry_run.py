@@ -13,7 +13,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory
-from seq2seq_cli.processes import ending_at_signals
+from seq2seq_cli.processes import ending_at_sigterm
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.optimizers.schedules import set_lr
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
@@ -56,7 +56,7 @@ def dry_run(
     try:
         with (
             process_group(config) as parallel,
-            ending_at_signals(),
+            ending_at_sigterm(),
             tempfile.TemporaryDirectory(prefix="seq2seq-dry-run-") as folder,
         ):
             run_folder = RunFolder(Path(parallel.broadcast(folder)) / "run")

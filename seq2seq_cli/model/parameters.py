@@ -41,8 +41,8 @@ def check_tensors(model: nn.Module) -> None:
     if lost := sorted(model.state_dict().keys() - held):
         raise UserError(
             f"checkpoints hold parameters of finite floating-point numbers alone, not {lost[0]}: "
-            "make it a buffer with persistent=False if it is constant, and otherwise a parameter "
-            "that needs no gradient"
+            "make it a buffer with persistent=False if it is constant, and otherwise a "
+            "floating-point parameter that needs no gradient"
         )
 
 

@@ -15,7 +15,7 @@ def model_code_hash(package: Path = PACKAGE) -> str | None:
     if not (package / "model").exists():
         return None
     content = hashlib.sha256()
-    files = [*sorted((package / "model").glob("*.py")), package / "native/fused.py"]
+    files = [*sorted((package / "model").rglob("[!.]*.py")), package / "native/fused.py"]
     for path in (path for path in files if path.name not in _NOT_EQUATIONS):
         content.update(path.read_bytes())
     return content.hexdigest()[:16]

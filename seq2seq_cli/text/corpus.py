@@ -317,7 +317,7 @@ def _parsed_lines(corpus: Corpus, split: Callable[[str], Pair]) -> Iterator[Pair
 
 
 def _detached(error: BadLineError) -> BadLineError:
-    """Return the error without its traceback and context, which hold the line."""
+    """Return the error without its traceback and context, which hold the line: errors are kept."""
     return BadLineError(str(error))
 
 

@@ -147,6 +147,17 @@ def test_signal_in_an_import_ends_what_follows(number, end, tmp_path, monkeypatc
         pytest.fail("it was lost")
 
 
+def test_signal_in_an_import_may_be_handled(tmp_path, monkeypatch):
+    (tmp_path / "swallows_once.py").write_text(SWALLOWS.format("SIGINT"))
+    monkeypatch.syspath_prepend(tmp_path)
+    with ending_at_signals():
+        with pytest.raises(KeyboardInterrupt):
+            importlib.import_module("swallows_once")
+            threading.Event().wait(60)
+        handled = True
+    assert handled
+
+
 ENDLESS = """
 import sys
 import time

@@ -57,8 +57,8 @@ def test_intervals_are_those_of_sacrebleu(name):
 
 @pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
 def test_long_text_has_the_score_and_signature_of_sacrebleu(name):
-    """Its lines are read part by part; only the last part has lines with two references."""
-    first, second = FIRST * 15, [None] * 1_100 + SECOND + [None] * 20
+    """Its lines are read part by part; only those of the first part have two references."""
+    first, second = FIRST * 15, [*SECOND * 12, *REFERENCES[:40], *[None] * 200]
     ours, metric = (
         statistics_of(name, first, [REFERENCES * 15, second], SCORING),
         make_metric(name, SCORING),

@@ -1,7 +1,6 @@
 """`seq2seq check`: checks text and config before training."""
 
 import collections
-import copy
 import functools
 import logging
 import math
@@ -17,6 +16,7 @@ from seq2seq_cli.commands.dry_run import dry_run, peak_memory_mb, timed_update
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import SUBWORDS
+from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.native.model_code import is_edited
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
 from seq2seq_cli.text.leakage import LineHashes, Overlap
@@ -74,8 +74,7 @@ def _check(test: ParallelText | None, run: Run) -> Report | None:
         for name, (tokenizer, counts) in sides.items()
         if tokenizer.kind in SUBWORDS and settings.reuse is None
     }
-    knows_edit = is_edited() and run.config.training.shard == "none"
-    edited = copy.deepcopy(run.model).cpu() if knows_edit else None
+    edited = build_model(run.config.model, tokenizers).eval() if is_edited() else None
     return Report(
         summary=summarize(run),
         run=summary_json(run),

@@ -105,7 +105,7 @@ def _has_same_logits(decoder: Decoder, model: Transformer) -> bool:
     ids = [min(EOS_ID + 1 + 37 * n % num_pieces, src_vocab - 1) for n in range(length)]
     src_BS = padded_ids([[*ids, EOS_ID], [*ids[::2], EOS_ID]])
     states = [each.start(src_BS) for each in (PlainDecoder(model), decoder)]
-    last_BW = torch.full((2, 1), BOS_ID)
+    last_BW = src_BS.new_full((2, 1), BOS_ID)
     for _ in range(num_steps):
         expected_BWV, actual_BWV = (state.logits(last_BW)[..., :tgt_vocab] for state in states)
         if not (expected_BWV < torch.inf).all():

@@ -33,9 +33,8 @@ class ActiveBatch:
         self.active = list(range(len(requests)))
         self.length = 0  # tokens of each hypothesis
         self.last_BW = src_BS.new_full((len(requests), 1), BOS_ID)
-        self.sums_BW = src_BS.new_zeros(
-            len(requests), 1, dtype=torch.float32
-        )  # of log-probabilities
+        # Sums of log-probabilities.
+        self.sums_BW = src_BS.new_zeros(len(requests), 1, dtype=torch.float32)
         self.outputs: list[list[Ids]] = [[] for _ in requests]  # of those that have left
         self._past_BWT = src_BS.new_zeros(len(requests), 1, 0)
         self._new: list[Tensor] = []  # tokens after those, BW at every step

@@ -182,10 +182,12 @@ def distill(task: "Task", as_json: options.AsJson = False) -> None:
     the teacher on the validation text. The folder distilled in the run keeps intermediate files.
     """
     from seq2seq_cli.extras.distill import distillation
+    from seq2seq_cli.extras.distill.stages import resumable
 
     options.check_model_of_runs(task.teacher.which, task.teacher.run_dirs)
     translate.warn_of_json(task.source, task.teacher.input_format)
-    made = distillation.distill(task)
+    with resumable():
+        made = distillation.distill(task)
     typer.echo(json.dumps(made["report"], indent=2) if as_json else made["table"])
 
 
@@ -216,9 +218,11 @@ def diversify(
     """
     loaded = options.load_config_file(config, overrides, device)
     from seq2seq_cli.extras.distill import diversification
+    from seq2seq_cli.extras.distill.stages import resumable
 
     search = [*options.decoding_overrides(beam_size=beam_size, n_best=1)]
     # Report options that exclude this search before hours of training.
     options.load_config_file(config, [*(overrides or ()), *search], device)
-    made = diversification.diversify(loaded, output, search, processes)
+    with resumable():
+        made = diversification.diversify(loaded, output, search, processes)
     typer.echo(json.dumps(made["report"], indent=2) if as_json else made["table"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli.config.text import ParallelText
-from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.errors import GOES_ON, Interrupted, UserError
 from seq2seq_cli.files import read_json, replacing, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import hash_of_files
@@ -21,6 +21,15 @@ Facts = dict[str, Any]  # what a stage tells those after it and the report, as J
 def text_inputs(text: ParallelText) -> Facts:
     """Return everything that the pairs of a text depend on."""
     return {"files": hash_of_files(text.files), "options": text.options}
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Raise Interrupted on Ctrl-C: the same command goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(GOES_ON, 128 + signal.SIGINT) from None
 
 
 @dataclass(frozen=True)
@@ -51,18 +60,11 @@ class Stage:
             )
 
     def finish(self, make: Callable[[], tuple[Sequence[Path], Facts]]) -> Facts:
-        """Return the facts of the stage; `make` writes its files first, unless it is finished.
-
-        Raises Interrupted on Ctrl-C.
-        """
+        """Return the facts of the stage; `make` writes its files first, unless it is finished."""
         if (facts := self.facts()) is not None:
             return facts
         self.record.unlink(missing_ok=True)
-        try:
-            files, facts = make()
-        except KeyboardInterrupt:
-            message = "interrupted; the same command goes on"
-            raise Interrupted(message, 128 + signal.SIGINT) from None
+        files, facts = make()
         folder = self.record.parent
         hashes = {str(os.path.relpath(path, folder)): hash_of_files([path]) for path in files}
         write_json(self.record, {"inputs": self.inputs, "files": hashes, "facts": facts})

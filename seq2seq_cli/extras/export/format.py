@@ -88,7 +88,7 @@ class Format(ABC):
         return "its equations have been edited" if differs_from_c(model) else None
 
     def limits_of_run(self, translator: "Translator") -> str | None:
-        """Return the reason why the format cannot represent these weights."""
+        """Return the reason why the format cannot represent this model, or None."""
         return self.limits_of_model(translator.model)
 
     def compared_model(self, model: "Transformer") -> "Transformer":

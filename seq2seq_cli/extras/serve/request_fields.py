@@ -53,7 +53,9 @@ class Fields:
         if kind == "multipart/form-data":
             _, options = parse_options_header(request.headers["content-type"])
             if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
-                raise invalid("a form must be in UTF-8")  # decoding others may take quadratic time
+                raise invalid(
+                    "forms and queries must be in UTF-8"
+                )  # others may take quadratic time
             async with request.form(max_files=0, max_part_size=_MAX_PART_BYTES) as form:
                 pairs = [(name, v) for name, v in form.multi_items() if isinstance(v, str)]
             return cls({**query, **_by_name(pairs)})
@@ -131,7 +133,7 @@ def _form_values(data: bytes) -> dict[str, Any]:
         text = data.decode()
         pairs = parse_qsl(text, True, errors="strict", max_num_fields=_MAX_FIELDS)
     except UnicodeDecodeError:
-        raise invalid("a form must be in UTF-8") from None
+        raise invalid("forms and queries must be in UTF-8") from None
     except ValueError:
         raise invalid(f"it has more than {_MAX_FIELDS} fields") from None
     return _by_name(pairs)

@@ -162,15 +162,13 @@ class _Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         for start in range(0, len(data), _BYTES_AT_ONCE):
+            if self._is_refused:
+                return
             part = data[start : start + _BYTES_AT_ONCE]
             self._num_bytes += len(part)
-            if self._is_refused:
-                continue
             self._parse(part)
             if self._num_bytes > _MAX_HEADER_BYTES:
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        if self._is_refused:
-            return
         is_answered = self.cycle is None or self.cycle.response_complete
         if is_answered and self._deadline is None and not self.transport.is_closing():
             self._expect(self.transport.close)
@@ -215,11 +213,14 @@ class _Protocol(HttpToolsProtocol):
         self._expect_nothing()
         super().on_headers_complete()
         if self.parser.get_http_version() == "1.0":
-            self._send_unframed(self.cycle)
+            self._leave_unframed(self.cycle)
 
     @staticmethod
-    def _send_unframed(cycle: RequestResponseCycle) -> None:
-        """Let an answer end with its connection: HTTP/1.0 knows no chunks (RFC 9112, 6.1)."""
+    def _leave_unframed(cycle: RequestResponseCycle) -> None:
+        """Let an answer end with its connection: HTTP/1.0 knows no chunks (RFC 9112, 6.1).
+
+        uvicorn counts the bytes of an answer that is not chunked: here, each message is right.
+        """
         send, cycle.chunked_encoding = cycle.send, False
 
         async def send_unframed(message: Any) -> None:

@@ -29,7 +29,7 @@ from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
 from seq2seq_cli.decoding.engines.native_model import parameter_shapes
-from seq2seq_cli.errors import Interrupted, UserError, of_system, shortages_reported
+from seq2seq_cli.errors import GOES_ON, Interrupted, UserError, of_system, shortages_reported
 from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.model.device import choose_device
@@ -52,7 +52,6 @@ from seq2seq_cli.training.parallel.process_group import (
 
 logger = logging.getLogger(__name__)
 
-_INTERRUPTED = "interrupted; the same command goes on"
 _PARENT_IS_GONE = 3  # exit status
 _SECONDS_OF_A_WAIT = 0.1
 TRAINING_IMPORTS = ("seq2seq_cli.training.loop",)
@@ -197,7 +196,7 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
             call_in_process(context, functools.partial(_alone, work, folder, num_threads, logs))
         except (UserError, OSError) as error:
             if received and isinstance(error, ProcessDiedError):
-                raise Interrupted(_INTERRUPTED, 128 + max(received)) from None
+                raise Interrupted(GOES_ON, 128 + max(received)) from None
             if isinstance(error, OSError):
                 error.filename = error.filename or name
             elif name not in str(error):
@@ -219,7 +218,7 @@ def launch_each(works: Mapping[str, Callable[[], None]], at_once: int) -> None:
     for error in sorted(errors, key=lambda error: isinstance(error, Interrupted)):
         raise error
     if received:
-        raise Interrupted(_INTERRUPTED, 128 + max(received))
+        raise Interrupted(GOES_ON, 128 + max(received))
 
 
 def _alone(work: Callable[[], None], folder: Path, num_threads: int, logs: bool) -> None:
@@ -283,7 +282,7 @@ def _start_in_process(folder: Path, num_threads: int, logs: bool) -> None:
         log_to_stderr()
     for number in (signal.SIGINT, signal.SIGTERM):
         if (folder / f"signal-{number}").exists():
-            raise Interrupted(_INTERRUPTED, 128 + number)
+            raise Interrupted(GOES_ON, 128 + number)
     unblock_signals()
 
 

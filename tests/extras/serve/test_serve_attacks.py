@@ -132,11 +132,12 @@ def test_text_in_another_encoding_is_refused(server: Served, text: bytes):
     kind = {"Content-Type": "application/x-www-form-urlencoded; charset=iso-8859-1"}
     fields = b"q=%b&source=en&target=de" % text
     assert_not_utf_8(server.ask("/translate", fields, headers=kind))
+    assert_not_utf_8(server.ask("/translate?q=%FCber", FORM))
 
 
 def assert_not_utf_8(answer: Answer):
     assert answer.status == 400
-    assert answer.json == {"error": "Invalid request: a form must be in UTF-8"}
+    assert answer.json == {"error": "Invalid request: forms and queries must be in UTF-8"}
 
 
 # Requests that are none, or two
