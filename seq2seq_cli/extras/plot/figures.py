@@ -104,7 +104,7 @@ def fonts_for(text: str) -> tuple[list[str], dict[int, str]]:
         if covered := missing & _characters(family):
             families.append(family)
             missing -= covered
-    if new := missing - _reported:
+    if new := {c for c in missing - _reported if not chr(c).isspace()}:
         _reported.update(new)
         logger.warning(
             f"no installed font known to this program has {short(''.join(map(chr, sorted(new))))}: "

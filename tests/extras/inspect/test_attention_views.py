@@ -139,6 +139,7 @@ def test_characters_without_a_font_are_warned_of_once(caplog):
             figure_bytes(draw_attention(strange, FigureOptions(kind, layer=1)), ".png")
         assert len(caplog.records) == 1 and "no installed font" in caplog.text
         draw_attention(stranger, FigureOptions("cross", layer=1))
+        draw_attention(with_text(study(), "\n\t$x$"), FigureOptions("cross", layer=1))
         assert len(caplog.records) == 2
 
 
