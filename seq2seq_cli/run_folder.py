@@ -318,6 +318,7 @@ class RunFolder:
 
 
 def step_name(step: int) -> str:
+    """Return the name of the checkpoint of a step."""
     return f"step-{step:08}"
 
 

@@ -287,7 +287,7 @@ class TrainingConfig(Section):
 
     @property
     def passes(self) -> int:
-        """How often an update computes the model of each pair."""
+        """Forward passes over each pair in an update."""
         return 1 if self.consistency is None else 2
 
     @property

@@ -140,8 +140,8 @@ def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | None, 
         yield None, run.parallel.saver(Saver(folder, run), run)
         return
     if not is_finished(run):
-        folder.search.unlink(missing_ok=True)  # the choices of a shorter run
-        folder.candidates.unlink(missing_ok=True)
+        for choice in (folder.search, folder.candidates):  # of a shorter run
+            choice.unlink(missing_ok=True)
     with Monitor(folder, run) as monitor:
         logger.info("%s", summarize(run))
         begins = f"writing to {folder.path}"
