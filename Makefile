@@ -9,7 +9,7 @@ BIN := .venv/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check install --no-compile --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo wheels test test-extras gpu faults sanitize check format figures docs linkcheck
+.PHONY: install demo wheels test test-extras test-slow gpu faults sanitize check format figures docs linkcheck
 
 install: .venv/installed
 
@@ -65,13 +65,17 @@ test: .venv/installed-test
 test-extras: .venv/installed-test-extras
 	$(PYTEST) tests/extras
 
+# What takes seconds, or compiles: the core's and those of extras.
+test-slow: .venv/installed-test-extras
+	$(BIN)/python -m pytest --numprocesses auto -m slow
+
 # Eight minutes: tests, comparisons and tables that need a GPU; install PyTorch's build for it first.
 gpu: .venv/installed-test
 	$(BIN)/python benchmarks/gpu.py
 
 # Three hours: damage of all kinds, and files made to lose lines.
 faults: .venv/installed-test-extras .venv/installed-wheels
-	$(BIN)/python -m pytest -m slow
+	$(MAKE) test-slow
 	cd tests && ../$(BIN)/python -m faults.kills --fresh 10
 	cd tests && ../$(BIN)/python -m faults.io_errors
 	cd tests && ../$(BIN)/python -m faults.elastic --kills 10

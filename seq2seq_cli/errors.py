@@ -48,6 +48,10 @@ class Interrupted(BaseException):
         return str(self.args[0])
 
 
+class Terminated(Interrupted):
+    """SIGTERM ends the command wherever it is, as KeyboardInterrupt does for Ctrl-C."""
+
+
 def of_system(error: OSError) -> str:
     """Return the system's message for an error, with the name of the file and what to do."""
     name = str(error.filename or "system")

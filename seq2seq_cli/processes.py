@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
-from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.errors import Interrupted, Terminated, UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -213,7 +213,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def _end_by(number: int) -> BaseException:
     if number == signal.SIGINT:
         return KeyboardInterrupt()
-    return Interrupted("terminated", 128 + number)
+    return Terminated("terminated", 128 + number)
 
 
 @contextmanager

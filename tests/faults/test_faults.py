@@ -28,6 +28,7 @@ def run_in_fork(module: str, *arguments: object, output: Path) -> str:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("imports_shared")
 def test_disturbed_run_ends_with_the_same_bits(tmp_path):
     """Disturbances are kills, stops, a full disk, damage, and a clock that is set back."""
@@ -35,6 +36,7 @@ def test_disturbed_run_ends_with_the_same_bits(tmp_path):
     assert "every run ended as the undisturbed one, bit for bit" in said
 
 
+@pytest.mark.slow
 def test_errors_of_the_system_are_no_damage():
     """Each of them on the newest checkpoint, a candidate at the end, and the ids in the cache."""
     weights, optimizer = (f"step-00000003/{name}.safetensors" for name in ("weights", "optimizer"))
@@ -68,6 +70,7 @@ def test_line_checker_detects_lost_lines():
     assert complaint(b"1\n\n", GOOD | {"text": b"y\n\n"})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("imports_shared")
 @pytest.mark.parametrize("seed", [1])
 def test_damaged_files_are_rejected_or_harmless(seed, tmp_path):

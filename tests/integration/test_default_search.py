@@ -141,6 +141,7 @@ def test_an_ensemble_has_a_search_of_its_own(run, seq2seq, tmp_path):
     assert with_another == translated(seq2seq, ensemble, "--ensemble", run, *in_full(5, 0))
 
 
+@pytest.mark.slow
 def test_a_trained_ensemble_has_chosen_its_search(config, run, tmp_path):
     ensemble = as_ensemble(tmp_path / "ensemble", [run])
     train_ensemble(load_config(config), ensemble, 1)

@@ -418,6 +418,7 @@ def test_sigterm_saves_and_exits_with_143(numbers, seq2seq, tmp_path):
     assert "saved at step 5" in result.stderr
 
 
+@pytest.mark.slow
 def test_run_that_crashed_before_its_first_checkpoint_restarts(numbers, seq2seq, tmp_path):
     class PowerCut(BaseException):
         pass

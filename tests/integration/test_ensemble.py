@@ -57,6 +57,7 @@ def answered(seq2seq: Command, *arguments: object) -> str:
     return seq2seq(*arguments).ok().stdout
 
 
+@pytest.mark.slow
 def test_members_are_the_runs_of_their_seeds(config, ensemble, seq2seq, tmp_path):
     trained(seq2seq, config, tmp_path / "run", "--set", "training.seed=2")
     assert differing_results(tmp_path / "run", ensemble / "members/2") == []
@@ -111,6 +112,7 @@ def test_members_may_read_sources_differently(ensemble, tmp_path):
         assert score == pytest.approx(other_score, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_an_interrupted_ensemble_is_resumed_and_grows(config, ensemble, seq2seq, tmp_path):
     run = tmp_path / "run"
     member = ("train", config, "--run-dir", run / "members/2", "--set", "training.seed=2")

@@ -105,6 +105,7 @@ def test_translating_imports_no_heavy_package(trained, seq2seq):
         assert found == (seq2seq(*command).stdout, []), command
 
 
+@pytest.mark.slow
 def test_what_the_library_does_not_do_imports_pytorch(trained, seq2seq):
     options = (
         ("--sampling",),
@@ -136,6 +137,7 @@ def test_scoring_imports_no_heavy_package(trained, seq2seq, tmp_path):
         assert abs(float(line.split("\t")[0]) - expected.log_prob) < 1e-3
 
 
+@pytest.mark.slow
 def test_training_does_not_import_torch_dynamo(tmp_path):
     """PyTorch's optimizers would, which takes a second and 60 MB of every process that trains."""
     settings = numbers_config(tmp_path, 60, max_steps=2, warmup_steps=0, processes=1)
@@ -192,6 +194,7 @@ def edited_package(folder: Path, file: str, *edits: tuple[str, str]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_an_edited_model_is_computed_by_its_own_code(trained, seq2seq, tmp_path):
     """Also if only long sentences show the edit, and neither options nor the names of weights."""
     product = "self.contract(inner_BMF)"
@@ -207,6 +210,7 @@ def test_an_edited_model_is_computed_by_its_own_code(trained, seq2seq, tmp_path)
     assert log_prob(printed) != pytest.approx(log_prob(unedited), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_an_edited_model_is_trained_by_its_own_code(tmp_path):
     """The loss before the first update is that of a validation after an update by nothing."""
     config = numbers_config(tmp_path, 30, max_steps=1, warmup_steps=0, lr=1e-30)

@@ -114,6 +114,7 @@ def test_tag_reaches_the_model_wherever_it_is_given(back_translated, folder, seq
     assert "the vocabulary lacks the tag <2en>" in message
 
 
+@pytest.mark.slow
 def test_sources_without_a_tag_are_named_if_all_training_sources_have_one(
     back_translated, folder, seq2seq, tmp_path
 ):

@@ -30,6 +30,7 @@ def whole(config: Path, seq2seq: Command) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_a_stopped_run_continues_exactly(config, whole, seq2seq, tmp_path):
     """In the middle of an epoch, with n-grams left out."""
     run = tmp_path / "run"

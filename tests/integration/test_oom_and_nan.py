@@ -271,6 +271,7 @@ def with_a_long_line(numbers: Path, folder: Path, tokens: int) -> list[str]:
     return [f"data.valid={files}", "data.max_length=20"]
 
 
+@pytest.mark.slow
 def test_overlong_validation_line_is_left_out_of_the_loss_and_counted(numbers, seq2seq, tmp_path):
     scores = {}
     for tokens in (160, 161):  # 8 times data.max_length, and more

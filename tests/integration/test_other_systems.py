@@ -76,6 +76,7 @@ def run_elsewhere(tmp_path: Path):
     return run
 
 
+@pytest.mark.slow
 def test_training_and_translating_work(run_elsewhere):
     options = [argument for setting in (*FEW, *SMALL) for argument in ("--set", setting)]
     given = ("-i", TEST_SRC, "-o", "out.en")
@@ -92,6 +93,7 @@ def test_training_and_translating_work(run_elsewhere):
     assert len(done.stdout.splitlines()) == scores + translation
 
 
+@pytest.mark.slow
 def test_what_needs_forks_and_signals_is_refused(run_elsewhere):
     refused = run_elsewhere(
         ("serve", "runs/quickstart"),

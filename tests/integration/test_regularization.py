@@ -110,6 +110,7 @@ print(hashlib.sha256(str([list(ids) for ids in sampled]).encode()).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_all_processes_sample_alike(whole):
     """Python's hashes of text, and the order of sets, differ between processes."""
     found = set()

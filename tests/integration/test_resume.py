@@ -374,6 +374,7 @@ def test_changed_options_need_allow_changed_unless_fixed(config, seq2seq, tmp_pa
     assert seq2seq(*train, *option("lr", 0.001)).exit_code == 0  # now it is the run's own
 
 
+@pytest.mark.slow
 def test_changed_tokens_per_batch_loses_and_repeats_no_pair(config, seq2seq, tmp_path):
     """In the middle of an epoch, twice."""
     base = ("--set", "training.max_epochs=1", *option("max_steps", 100))
@@ -708,6 +709,7 @@ def test_clock_set_back_hides_no_point_in_tensorboard(config, whole, tmp_path):
     assert [event.step for event in events.Scalars("valid/loss")] == [8, 16, 24]
 
 
+@pytest.mark.slow
 def test_verify_resume_compares_whole_runs(config, whole, seq2seq, tmp_path):
     result = seq2seq("verify-resume", config, "--steps", 7, "--interruptions", 1).ok()
     assert "resuming is exact here" in result.stdout

@@ -155,8 +155,9 @@ def test_max_hours_counts_all_starts_of_a_run(config, seq2seq: Command, tmp_path
     assert "finished after 25 updates (training.max_hours" in seq2seq(*train, *given).stderr
 
 
-PACES = [("cosine", 3.0, 210), ("linear", 0.5, 120)]
-OTHER_PACES = [
+PACES = [
+    ("cosine", 3.0, 210),
+    ("linear", 0.5, 120),
     ("cosine", 1.0, 210),
     ("linear", 1.0, 210),
     ("linear", 3.0, 210),
@@ -187,10 +188,8 @@ class FakeClock:
         return replace(stop_at(stop), monotonic=lambda: self.now)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "slower", "seconds"),
-    [*PACES, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_PACES)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("schedule", "slower", "seconds"), PACES)
 def test_schedule_ends_with_the_time_limit(config, tmp_path, schedule, slower, seconds):
     """Also if the machine becomes slower or faster; after warm-up the rate never rises."""
     given = options(max_hours=seconds / 3_600, schedule=schedule, lr=1e-2)[1::2]
@@ -209,6 +208,7 @@ def test_schedule_ends_with_the_time_limit(config, tmp_path, schedule, slower, s
     assert f"step {len(rates)}/{len(rates)} " in log
 
 
+@pytest.mark.slow
 def test_run_with_a_time_limit_resumes_exactly(config, tmp_path):
     given = options(max_hours=30 / 3_600, schedule="cosine", lr=1e-2, processes=1)[1::2]
     for run, stops in ((tmp_path / "whole", [None]), (tmp_path / "resumed", [3, 5, 17, None])):
@@ -231,6 +231,7 @@ class CountingClock:
         return self.now
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("imports_shared")
 def test_processes_with_clocks_of_their_own_make_the_same_plan(config, tmp_path):
     """Otherwise their weights, or the numbers of their updates, would part."""
@@ -256,6 +257,7 @@ def test_time_limit_that_leaves_enough_time_changes_nothing(config, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_run_that_is_cut_off_says_how_to_finish(config, seq2seq: Command, tmp_path):
     """The machine stops for an hour; with the limit that is named, the rate falls to 0."""
     run, given = tmp_path / "run", options(schedule="linear", lr=1e-2, processes=1, max_steps=120)
@@ -275,6 +277,7 @@ def test_run_that_is_cut_off_says_how_to_finish(config, seq2seq: Command, tmp_pa
     assert (len(rates), rates[120]) == (120, pytest.approx(1e-2 / 112))
 
 
+@pytest.mark.slow
 def test_warmup_fits_into_the_time(config, tmp_path):
     given = options(max_hours=100 / 3_600, warmup_steps=500, lr=1e-2)[1::2]
     clock = FakeClock()

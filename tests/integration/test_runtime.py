@@ -103,6 +103,7 @@ def test_it_serves(trained, environment):
         assert b"worker_deaths_total 0.0" in server.ask("/metrics").body
 
 
+@pytest.mark.slow
 def test_serve_says_that_its_search_needs_pytorch(trained, environment):
     sampling = ("--set", "decoding.sampling=true", "--port", 0)
     refused = run("serve", trained, "--langs", "en-de", *sampling, environment=environment)

@@ -77,6 +77,7 @@ def test_eval_with_lowercase_and_error_rates(trained, numbers, seq2seq, tmp_path
     )
 
 
+@pytest.mark.slow
 def test_best_model_by_ter_has_the_lowest(seq2seq, tmp_path):
     config = numbers_config(tmp_path, max_steps=60, warmup_steps=10)
     config["validation"] = {

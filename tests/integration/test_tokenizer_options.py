@@ -112,6 +112,7 @@ def letters_to_words(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command)
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_each_side_has_tokens_of_its_own_kind(letters_to_words, seq2seq):
     tokenizers = load_tokenizers(RunFolder(letters_to_words), TokenizerConfig(shared=False))
     assert (tokenizers.src.to_pieces("31"), tokenizers.tgt.to_pieces("three one")) == (

@@ -45,6 +45,7 @@ def run(folder: Path, seq2seq: Command) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_replace_unk_copies_unknown_names(run, folder, seq2seq):
     options = ("--replace-unk", "--align", "--format", "tsv", "--precision", "fp32")
     found = seq2seq("translate", run, "-i", folder / "test.src", *options).stdout.splitlines()

@@ -63,6 +63,7 @@ def build(
     return next(output.glob("*.whl"), None), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_runtime_is_not_built_without_a_compiler(tmp_path):
     variables = {**NO_COMPILER, "SEQ2SEQ_DISTRIBUTION": "seq2seq-runtime"}
     source = checkout(tmp_path / "clone")
@@ -70,6 +71,7 @@ def test_the_runtime_is_not_built_without_a_compiler(tmp_path):
     assert "command '/no/compiler' failed" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distribution", ["seq2seq-cli", "seq2seq-runtime"])
 def test_both_distributions_have_the_same_files(distribution, tmp_path):
     """The runtime has the native library too, the other one if there is a compiler."""

@@ -256,6 +256,7 @@ def test_number_of_threads_changes_no_bits(precision):
         assert all(map(torch.equal, other, alone))
 
 
+@pytest.mark.slow
 def test_cpu_decoder_uses_more_threads_for_large_batches_only():
     """A second thread costs more than it saves on small batches."""
     if not Path("/proc/self/task").exists():

@@ -109,6 +109,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
     """Nor does one that fails print anything but the reason."""
     script = tmp_path / "orphan.py"
@@ -225,12 +226,10 @@ def whole(tmp_path_factory, seq2seq: Command) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "sends"),
-    [
-        (signal.SIGINT, (os.killpg, os.kill)),
-        pytest.param(signal.SIGTERM, (os.killpg,), marks=pytest.mark.slow),
-    ],
+    [(signal.SIGINT, (os.killpg, os.kill)), (signal.SIGTERM, (os.killpg,))],
 )
 def test_two_processes_stop_and_resume_as_one_run(whole, seq2seq, tmp_path, number, sends):
     """All processes get the signal, as from a batch system, then the command alone."""
@@ -266,7 +265,8 @@ def test_members_of_an_ensemble_stop_and_resume(config, seq2seq, tmp_path):
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
 def test_ctrl_c_saves_although_nobody_reads_the_messages(whole, tmp_path, processes):
     """As with `2>&1 | tee log`, where Ctrl-C ends tee, too."""
     config, run = whole.parent / "numbers.yaml", tmp_path / "run"
@@ -309,6 +309,7 @@ def test_torchrun_starts_again_when_a_process_was_killed(whole, tmp_path):
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.slow
 def test_process_of_an_agent_that_has_ended_ends(config):
     """It is the child of another program from its first moment on."""
     agent = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "RANK": "1"}

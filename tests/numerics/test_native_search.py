@@ -43,7 +43,7 @@ def random_decoder(random: Random, precision: str, vocabulary: int | None = None
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 def test_search_in_c_finds_what_the_general_search_finds(precision, part):
     for seed in range(25 * part, 25 * (part + 1)):
         random = Random(f"{precision}/{seed}")

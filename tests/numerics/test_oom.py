@@ -304,7 +304,7 @@ def with_little_memory(megabytes: int) -> tuple[list[float], list[float], list[i
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps such a limit")
 def test_real_oom_splits_the_batch():
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
-        losses, expected, tried = executor.submit(with_little_memory, 100).result()
+        losses, expected, tried = executor.submit(with_little_memory, 40).result()
     assert losses == pytest.approx(expected, rel=1e-5)
     assert tried[0] == 2_000
     assert max(tried[1:]) < 2_000

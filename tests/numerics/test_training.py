@@ -199,14 +199,15 @@ def test_packed_batches_match_padded_batches(norm):
         torch.testing.assert_close(actual[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "positions", "use_bf16", "tolerance"),
     [
         ("eager", "rotary", False, 1e-5),
-        pytest.param("aot_eager", "rotary", False, 1e-5, marks=pytest.mark.slow),
-        pytest.param("aot_eager", "sinusoidal", False, 1e-5, marks=pytest.mark.slow),
-        pytest.param("aot_eager", "rotary", True, 0.05, marks=pytest.mark.slow),
-        pytest.param("aot_eager", "sinusoidal", True, 0.05, marks=pytest.mark.slow),
+        ("aot_eager", "rotary", False, 1e-5),
+        ("aot_eager", "sinusoidal", False, 1e-5),
+        ("aot_eager", "rotary", True, 0.05),
+        ("aot_eager", "sinusoidal", True, 0.05),
     ],
 )
 def test_compiled_step_matches_the_eager_step(backend, positions, use_bf16, tolerance, monkeypatch):

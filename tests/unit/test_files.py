@@ -255,7 +255,7 @@ def test_sigterm_leaves_nothing_half_written(make, write, tmp_path):
     )
     command = [sys.executable, "-c", program, str(tmp_path / "output")]
     ended = subprocess.run(command, capture_output=True, text=True)
-    assert "Interrupted: terminated" in ended.stderr
+    assert "Terminated: terminated" in ended.stderr
     assert not [*tmp_path.iterdir()]
 
 

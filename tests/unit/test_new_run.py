@@ -332,6 +332,7 @@ def test_an_epoch_has_about_as_many_batches_as_init_says(text, seq2seq, task, op
     assert batches == pytest.approx(promised, rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_time_limit_of_strings_is_in_epochs(text, seq2seq):
     """And the few updates of a small text are more than its warm-up."""
     write_tsv(text, [(f"{n}a", f"{n}b") for n in range(40)])
@@ -339,6 +340,7 @@ def test_a_time_limit_of_strings_is_in_epochs(text, seq2seq):
     assert "epochs here" in Path("mine.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_time_limit_is_written(text, seq2seq):
     write_tsv(text, PAIRS[:60])
     options = ("--valid-size", 0, "--yes")

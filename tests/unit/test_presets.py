@@ -121,6 +121,7 @@ def tiny(tmp_path: Path) -> Path:
     return write_config(tmp_path, {"data": data, "tokenizer": {"kind": "word"}})
 
 
+@pytest.mark.slow
 def test_fine_tuning_has_the_model_of_the_first_run_and_defaults_of_its_own(
     tiny, tmp_path, seq2seq
 ):

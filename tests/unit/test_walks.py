@@ -49,6 +49,7 @@ def test_train_reaches_the_optimizer_in_three_calls(config, tmp_path):
     assert len(walk) == 3
 
 
+@pytest.mark.slow
 def test_all_functions_of_the_training_walk_are_called(config, tmp_path):
     """But for what several processes need, and a class that has no function of its own."""
     others = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli.config.text import ParallelText
-from seq2seq_cli.errors import GOES_ON, Interrupted, UserError
+from seq2seq_cli.errors import GOES_ON, Interrupted, Terminated, UserError
 from seq2seq_cli.files import read_json, replacing, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import hash_of_files
@@ -25,9 +25,11 @@ def text_inputs(text: ParallelText) -> Facts:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Raise Interrupted on Ctrl-C: the same command goes on."""
+    """Raise Interrupted on Ctrl-C or SIGTERM: the same command goes on."""
     try:
         yield
+    except Terminated as ended:
+        raise Interrupted(GOES_ON, ended.exit_status) from None
     except KeyboardInterrupt:
         raise Interrupted(GOES_ON, 128 + signal.SIGINT) from None
 
