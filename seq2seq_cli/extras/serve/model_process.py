@@ -133,8 +133,8 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
     try:
         with shortages_reported():
             loaded = [LoadedRun(run) for run in runs]
-        for run in loaded:  # initialize before the forks
-            run.search([SentenceInput(_WARM_UP)], SearchOptions(), [])
+        for run in loaded:  # initialize before the forks, and read what alignments need
+            run.search([SentenceInput(_WARM_UP)], SearchOptions(alignment=True), [])
     except (UserError, OSError) as error:
         _send(control, {"error": of_system(error) if isinstance(error, OSError) else str(error)})
         return
