@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+WITH_PYTORCH = b"t"  # sent with the connection of a worker that may need it at once
 _MIN_BEAM_WITH_CONSTRAINTS = 5
 
 

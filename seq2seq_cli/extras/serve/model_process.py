@@ -4,6 +4,7 @@ Forks share the memory of the weights, and replace a dead worker in milliseconds
 used by forks: there the process that has loaded the models translates itself.
 """
 
+import contextlib
 import functools
 import gc
 import json
@@ -20,6 +21,7 @@ from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, of_system, shortages_reported
 from seq2seq_cli.extras.serve.messages import (
+    WITH_PYTORCH,
     Batch,
     BatchResult,
     SearchOptions,
@@ -123,6 +125,7 @@ class LoadedRun:
 def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
     """Load the models and say so; then fork a process for each connection that arrives.
 
+    A fork imports PyTorch for constraints, unless a connection has come with `WITH_PYTORCH`.
     Ends this process when the other end of `control` is closed.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -147,6 +150,9 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
         data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not data:
             os._exit(0)
+        if data == WITH_PYTORCH:
+            with contextlib.suppress(ImportError):  # which the runtime does without
+                import seq2seq_cli.decoding.search.search  # noqa: F401
         connection = socket.socket(fileno=descriptors[0])
         if can_fork and os.fork():
             connection.close()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.serve.messages import Batch, BatchResult, packed
+from seq2seq_cli.extras.serve.messages import WITH_PYTORCH, Batch, BatchResult, packed
 from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.scheduler import Scheduler, Waiting
 from seq2seq_cli.extras.serve.served_run import RunToServe
@@ -94,13 +94,14 @@ class ModelProcess:
             raise
         return cls(ours, message["can_fork"])
 
-    async def new_worker(self) -> Worker:
+    async def new_worker(self, *, with_pytorch: bool = False) -> Worker:
         """Return a new worker. Raises WorkerDiedError if there can be none."""
+        request = WITH_PYTORCH if with_pytorch else b"w"
         ours: socket.socket | None = None
         try:
             ours, theirs = socket.socketpair()
             with theirs:
-                socket.send_fds(self.control, [b"w"], [theirs.fileno()])
+                socket.send_fds(self.control, [request], [theirs.fileno()])
         except OSError as error:  # also if too many files are open
             if ours is not None:
                 ours.close()
@@ -147,6 +148,7 @@ class WorkerGroup:
         self._when_unable = when_unable
         self._busy: set[asyncio.Task[Any] | None] = set()  # tasks with a batch
         self._is_retired = False
+        self._needs_pytorch = False  # before a fork, as one was killed that may have imported it
         # Done when there is a worker; raises UserError if there will be none.
         self.first_worker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.workers: set[Worker] = set()
@@ -179,7 +181,7 @@ class WorkerGroup:
         """Start a worker and give it batches; replace it when it dies."""
         while not self._is_retired:
             try:
-                worker = await self._models.new_worker()
+                worker = await self._models.new_worker(with_pytorch=self._needs_pytorch)
             except WorkerDiedError as error:
                 if not self.first_worker.done():
                     self.first_worker.set_exception(_models_died())
@@ -214,6 +216,7 @@ class WorkerGroup:
                 await asyncio.wait({work}, timeout=_SECONDS_BEFORE_KILL)
                 if not work.done():
                     worker.kill()
+                    self._needs_pytorch |= batch.options.with_constraints
                     return False
             result = await work
         except Exception as error:

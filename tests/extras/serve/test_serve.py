@@ -263,6 +263,13 @@ def test_a_glossary_is_kept_to(server: Served):
     assert "5" in form.json["translatedText"]
 
 
+def test_glossaries_work_after_requests_that_end_before_pytorch_is_imported(names_run: Path):
+    with serving(names_run, "--processes", 1, "--time-limit", 0.5) as served:
+        fields = {"q": "one", "source": "en", "target": "de", "glossary": {"one": "5"}}
+        statuses = (served.ask("/translate", fields).status for _ in range(120))
+        assert 200 in statuses
+
+
 def test_details_of_much_text_are_refused(server: Served):
     def status_and_error(**fields: object) -> tuple[int, str | None]:
         request = {"q": "one", "source": "en", "target": "de", **fields}
