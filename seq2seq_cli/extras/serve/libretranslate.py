@@ -147,7 +147,8 @@ class _EventStream(StreamingResponse):
     """Server-sent events; when the client leaves, the sentences still queued are dropped."""
 
     def __init__(self, events: AsyncIterator[bytes], submission: Submission) -> None:
-        super().__init__(events, media_type="text/event-stream")
+        headers = {"X-Accel-Buffering": "no"}  # of events by a proxy
+        super().__init__(events, headers=headers, media_type="text/event-stream")
         self._submission = submission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

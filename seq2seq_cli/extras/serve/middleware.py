@@ -96,9 +96,10 @@ class AllowedOrigins:
         is_allowed = is_own or not self._origins.isdisjoint({"*", origin})
         app = self._app
         if self._hosts and _without_port(host) not in self._hosts:
-            app = error_response(scope, 400, "Invalid host header")
+            app = error_response(scope, 400, "Invalid host header (--allow-host)")
         elif scope["method"] == "POST" and is_page and not is_allowed:
-            app = error_response(scope, 403, f"Pages of {origin} may not use this server")
+            message = f"Pages of {origin} may not use this server (--allow-origin)"
+            app = error_response(scope, 403, message)
         await app(scope, receive, send)
 
 

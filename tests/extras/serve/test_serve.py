@@ -357,6 +357,7 @@ def test_a_stream_adds_up_to_the_whole_translation(server: Served):
     fields = {"q": text, "source": "auto", "target": "de", "stream": True, "alignments": True}
     answer = server.ask("/translate", fields)
     assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-accel-buffering"] == "no"
     *sentences, (name, done) = events(answer.body)
     whole = server.translate(text)["translatedText"]
     assert (name, done["translatedText"]) == ("done", whole)
@@ -440,7 +441,8 @@ def test_the_page_may_load_nothing_from_elsewhere(server: Served):
 
 
 def test_other_host_names_are_refused(server: Served):
-    assert server.ask("/languages", headers={"Host": "evil.example"}).status == 400
+    refused = server.ask("/languages", headers={"Host": "evil.example"})
+    assert (refused.status, "(--allow-host)" in refused.json["error"]) == (400, True)
     assert server.ask("/languages", headers={"Host": f"localhost:{server.port}"}).status == 200
     for host in ("[::1]:80", "proxy.example", "proxy.example:443", "[2001:db8::1]:5000"):
         assert server.ask("/languages", headers={"Host": host}).status == 200
@@ -451,7 +453,9 @@ def test_pages_of_other_sites_are_refused(server: Served, guarded: Served):
     fields = {"q": "one", "source": "en", "target": "de", "api_key": "s3cret"}
 
     def status(served: Served, origin: str) -> int:
-        return served.ask("/translate", form=fields, headers={"Origin": origin}).status
+        answer = served.ask("/translate", form=fields, headers={"Origin": origin})
+        assert (answer.status == 403) == ("(--allow-origin)" in answer.body.decode())
+        return answer.status
 
     assert status(server, "https://evil.example") == 403
     assert status(server, "null") == 403
