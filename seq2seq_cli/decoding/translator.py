@@ -20,7 +20,7 @@ from seq2seq_cli.decoding.lines.issues import Issues, distinct
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Segment, segment_lines
 from seq2seq_cli.decoding.request_builder import RequestBuilder
-from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
+from seq2seq_cli.decoding.requests import Hypothesis, Ids
 from seq2seq_cli.decoding.translation import Translation, TranslationInput, naming_line
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.machine import use_one_torch_thread_after_fork
@@ -82,7 +82,8 @@ class Translator:
             backends.banned_words(tuple(options.banned_words), tgt)
         self._tags = frozenset(config.train_text.tags)
         self._is_tagged = config.train_text.is_tagged
-        self._request_builder = RequestBuilder(tgt, options, self._search)
+        search = functools.partial(self.backend.search, config=options, tokenizer=tgt)
+        self._request_builder = RequestBuilder(tgt, options, search)  # without a cycle
 
     @property
     def models(self) -> "tuple[Transformer, ...]":
@@ -97,9 +98,6 @@ class Translator:
                 "one model is needed, but an ensemble has several: give one of its members"
             )
         return self.models[0]
-
-    def _search(self, requests: Sequence[Request]) -> list[list[Hypothesis]]:
-        return self.backend.search(requests, self.config.decoding, self.tokenizers.tgt)
 
     @classmethod
     def load(

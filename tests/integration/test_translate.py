@@ -1,6 +1,7 @@
 """The commands translate and score with all their options."""
 
 import copy
+import gc
 import json
 import math
 import os
@@ -8,6 +9,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,19 @@ def test_translator_can_be_copied_and_pickled(trained, precision):
             assert copied.models[0] is not translator.models[0]
             assert type(copied.backend.decoder) is type(translator.backend.decoder)
             assert copied.translate(lines) == translator.translate(lines)
+
+
+def test_weights_are_freed_with_their_translator(trained):
+    """At once: a program that loads one run after the other never holds two."""
+    gc.disable()
+    try:
+        translator = Translator.load(trained, "cpu")
+        assert translator.translate(["1 2"]) == ["one two"]
+        backend = weakref.ref(translator.backend)
+        del translator
+        assert backend() is None
+    finally:
+        gc.enable()
 
 
 def test_removed_option_is_accepted_with_its_default_only(trained, seq2seq, tmp_path):
