@@ -3,7 +3,7 @@
 import difflib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -63,15 +63,18 @@ _SHORTHANDS: dict[Location, tuple[str, ...]] = {
 }
 
 
-def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool = False) -> Config:
+def load_config(
+    path: str | Path, overrides: Iterable[str] = (), *, is_given_now: bool = False
+) -> Config:
     """Read a YAML file, apply `section.key=value` overrides and validate the result.
 
     Raises a UserError that lists all mistakes, each with its line, its option, and the closest
     valid name or the valid choices. `is_given_now` marks a config that the user passes rather than
     one from a run folder: `~` and `$HOME` in its paths are expanded, and its text files must exist.
     """
+    path, given = Path(path), strings("overrides", overrides)
     tree, node = _read_yaml(path)
-    overridden = {_apply_override(tree, override): f"--set {override}" for override in overrides}
+    overridden = {_apply_override(tree, override): f"--set {override}" for override in given}
     try:
         context = {"is_given_now": is_given_now, "folder": path.parent}
         config = Config.model_validate(tree, context=context)
@@ -93,6 +96,13 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
         raise UserError(f"{path}{start}{lines[0]}")
     limit = "" if len(lines) == len(mistakes) else f"; the first {len(lines)} are"
     raise UserError("\n  ".join([f"{path} has {len(mistakes)} mistakes{limit}", *lines]))
+
+
+def strings(name: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Return an argument's strings. Raises TypeError for a single one, not to take its letters."""
+    if isinstance(given, str):
+        raise TypeError(f"{name} is a list; a single one is [{short(repr(given))}]")
+    return tuple(given)
 
 
 def _mistakes(error: ValidationError, tree: dict[str, Any]) -> dict[Location, dict[str, None]]:

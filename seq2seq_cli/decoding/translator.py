@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.loader import load_config, strings
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.data.record import read_record
@@ -116,13 +116,11 @@ class Translator:
         `with_pytorch`, `models` are read now too: training may remove the file. Raises UserError if
         a file is missing or damaged or does not fit the others.
         """
-        if isinstance(overrides, str):
-            raise TypeError("overrides is a list of key=value; a single one is [override]")
+        overrides, which = strings("overrides", overrides), str(which)
         if device not in get_args(DeviceName):
             raise UserError(
                 f"device {device}: valid are auto, cpu, cuda (CUDA_VISIBLE_DEVICES chooses a GPU)"
             )
-        overrides, which = tuple(overrides), str(which)
         folder = RunFolder(Path(run_dir))
         run, *others = folder.members(which)
         if others:
@@ -156,8 +154,10 @@ class Translator:
         return cls(backend, tokenizers, config, read_record(run.statistics, TextStatistics))
 
     @classmethod
-    def ensemble(cls, translators: Sequence[Self]) -> Self:
+    def ensemble(cls, translators: Iterable[Self]) -> Self:
         """Join the models, otherwise as the first; UserError unless they have one vocabulary."""
+        if not (translators := list(translators)):
+            raise ValueError("an ensemble needs a translator")
         first = translators[0]
         if len({tuple(side.model for side in t.tokenizers) for t in translators}) > 1:
             raise UserError("the runs of an ensemble must have the same vocabulary")
@@ -367,7 +367,7 @@ class Translator:
         sources = [self.source_of(TranslationInput(line)) for line, _ in pairs]
         texts = src.to_ids_batch([text for text, _ in sources])
         src_ids = ([*before, *text] for (_, before), text in zip(sources, texts, strict=True))
-        tgt_ids = tgt.to_ids_batch([translation for _, translation in pairs])
+        tgt_ids = tgt.to_ids_batch([TranslationInput(translation).text for _, translation in pairs])
         ids = list(zip(src_ids, tgt_ids, strict=True))
         limit = LONGEST_PAIR * self.config.data.max_length
         for pair, sides in zip(pairs, ids, strict=True):

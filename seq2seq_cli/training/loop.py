@@ -3,10 +3,11 @@
 import functools
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from seq2seq_cli.config.loader import strings
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import Interrupted, UserError
@@ -41,10 +42,10 @@ _NO_HOOKS = Hooks()
 
 def train(
     config: Config,
-    run_dir: Path,
+    run_dir: str | Path,
     *,
     source: Path | None = None,
-    allow_changed: Sequence[str] = (),
+    allow_changed: Iterable[str] = (),
     hooks: Hooks = _NO_HOOKS,
 ) -> None:
     """Train a model into a run folder; an interrupted run of the same config is resumed.
@@ -56,15 +57,14 @@ def train(
     `console.py: log_to_stderr` was called here. Raises UserError for what the user can correct, and
     Interrupted after saving on Ctrl-C or SIGTERM.
     """
+    allowed = strings("allow_changed", allow_changed)
     if (num_processes := processes_to_start(config)) > 1:
-        again = functools.partial(
-            train, config, run_dir, source=source, allow_changed=allow_changed, hooks=hooks
-        )
-        launch(again, num_processes)
+        again = functools.partial(train, config, run_dir, source=source, hooks=hooks)
+        launch(functools.partial(again, allow_changed=allowed), num_processes)
         return
-    folder = RunFolder(run_dir)
+    folder = RunFolder(Path(run_dir))
     with (
-        open_run(folder, config, hooks, source, allow_changed) as run,
+        open_run(folder, config, hooks, source, allowed) as run,
         stop_on_signals(run.parallel) as stop,
         open_outputs(folder, run) as (monitor, saver),
     ):

@@ -17,6 +17,7 @@ import torch
 
 from seq2seq_cli import Translator
 from seq2seq_cli.commands.score import rescore_nbest
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.merging import Outputs
@@ -26,6 +27,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import evaluate, read_held_out, valid_text
 from seq2seq_cli.native import library as native
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.loop import train
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +50,20 @@ def test_python_api_rejects_a_string_for_a_list(trained, translator):
         translator.search(["1 2"])
     with pytest.raises(TypeError, match="score takes a list of pairs"):
         translator.score(("12", "34"))
+    for pair in ((None, "1 2"), ("1 2", None), ("1 2", b"one two")):
+        with pytest.raises(TypeError, match="text takes str"):
+            translator.score([pair])
     with pytest.raises(TypeError, match="overrides is a list"):
         Translator.load(trained, "cpu", "decoding.beam_size=5")
     with pytest.raises(UserError, match="overfit=1"):
         Translator.load(trained, "cpu", iter(["overfit=1"]))
+    config = load_config(str(trained / "config.yaml"), iter(["model.d_ff=48"]))
+    with pytest.raises(UserError, match="d_ff"):
+        train(config, str(trained), source=trained)
+    with pytest.raises(TypeError, match="overrides is a list"):
+        load_config(trained / "config.yaml", "decoding.beam_size=3")
+    with pytest.raises(TypeError, match="allow_changed is a list"):
+        train(config, trained, allow_changed="model.d_ff")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +126,7 @@ def test_translator_can_be_copied_and_pickled(trained, precision):
     one = Translator.load(
         trained, "cpu", [f"decoding.precision={precision}", "decoding.beam_size=2"]
     )
-    both = Translator.ensemble([one, one])
+    both = Translator.ensemble(iter([one, one]))
     for translator in (one, both):
         for copied in (copy.deepcopy(translator), pickle.loads(pickle.dumps(translator))):
             assert copied.models[0] is not translator.models[0]
@@ -133,6 +145,11 @@ def test_weights_are_freed_with_their_translator(trained):
         assert backend() is None
     finally:
         gc.enable()
+
+
+def test_an_ensemble_needs_a_translator():
+    with pytest.raises(ValueError, match="needs a translator"):
+        Translator.ensemble([])
 
 
 def test_removed_option_is_accepted_with_its_default_only(trained, seq2seq, tmp_path):
