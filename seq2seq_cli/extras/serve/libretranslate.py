@@ -147,7 +147,7 @@ class _EventStream(StreamingResponse):
     """Server-sent events; when the client leaves, the sentences still queued are dropped."""
 
     def __init__(self, events: AsyncIterator[bytes], submission: Submission) -> None:
-        headers = {"X-Accel-Buffering": "no"}  # of events by a proxy
+        headers = {"X-Accel-Buffering": "no"}  # nginx would send all events at the end
         super().__init__(events, headers=headers, media_type="text/event-stream")
         self._submission = submission
 
