@@ -189,17 +189,20 @@ def _held_out_text(
     """Return held-out text.
 
     The given fields are for its files in the format of the text to clean, and in formats without
-    default fields.
+    default fields. If two files of sentences are cleaned, they are for all of its files, unless
+    some have no default fields.
     """
     formats = [name for file in against if (name := format_of_pairs(file))]
     if len(formats) < len(against):
         return _text_of(against, fields, "2" if features else None)  # which follow a tab
     formats_to_clean = {format_of_pairs(file) for file in files}
+    lacking = {name for name in formats if PAIRS_FORMATS[name] is None}
+    if fields and formats_to_clean == {None} and not lacking:
+        formats_to_clean = {*formats}
     corpora: list[Corpus] = []
     for file, name in zip(against, formats, strict=True):
         is_alike = name in formats_to_clean
-        needs_fields = PAIRS_FORMATS[name] is None
-        given = fields if is_alike or needs_fields else None
+        given = fields if is_alike or name in lacking else None
         corpora += _text_of([file], given, features if is_alike else None).corpora
     return ParallelText(tuple(corpora))
 

@@ -494,6 +494,14 @@ def test_fields_are_columns_of_held_out_text_of_the_same_format(seq2seq: Command
         files = [tmp_path / name for name in corpus]
         found = seq2seq("clean", *files, *command[2:], "--against", tmp_path / "test.tmx").ok()
         assert json.loads(found.stdout)["kept"] == 1
+    both = ("--against", tmp_path / "test.tmx", "--against", tmp_path / "test.tsv")
+    assert json.loads(seq2seq("clean", *files, *command[2:], *both).ok().stdout)["kept"] == 1
+    (tmp_path / "test.tsv").write_text("A house\tNOUN\tEin Haus\n")
+    columns = ("--fields", 3, 1, *command[5:], *against[:2])
+    assert json.loads(seq2seq("clean", *files, *columns).ok().stdout)["kept"] == 1
+    files[0].write_text("Ein Haus\tNOUN\nEin Baum\tNOUN\n")
+    found = seq2seq("clean", *files, *columns, "--features", 2).ok()
+    assert json.loads(found.stdout)["kept"] == 1
 
 
 @pytest.mark.parametrize("folder", ["{}", "{}/*", "{}/b*"])
