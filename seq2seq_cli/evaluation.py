@@ -6,6 +6,7 @@ B sentences, T target positions, R rows of them, V target vocabulary.
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,13 @@ from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.requests import NotFiniteError, not_finite
 from seq2seq_cli.decoding.translator import LONGEST_PAIR, Translator, check_features
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import read_json
 from seq2seq_cli.metrics.breakdowns import NO_TEXT, Translated
 from seq2seq_cli.metrics.metrics import Scoring, TextScore, score_text
 from seq2seq_cli.metrics.references import Texts, group_by_source, references_of
 from seq2seq_cli.model.packing import Packed
-from seq2seq_cli.text.corpus import CorpusCounts, Pair, readable_pairs
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.corpus import CorpusCounts, Pair, hash_of_files, readable_pairs
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -175,8 +178,13 @@ def evaluate_corpus(
 def located(text: ParallelText, run_dir: Path) -> ParallelText | None:
     """Return a run's text where it is: from this folder, or from one that the run's folder is in.
 
-    None if a file is in neither. Raises UserError if a file has no counterpart, wherever it is.
+    The text that the run was trained with is preferred; other text is returned with a warning. None
+    if a file is in neither. Raises UserError if a file has no counterpart, wherever it is.
     """
+    hashes: set[str] = set()
+    with suppress(UserError, OSError, KeyError, TypeError, AttributeError):
+        hashes.update(read_json(RunFolder(run_dir).members()[0].manifest)["data"].values())
+    others: list[ParallelText] = []
     mistakes: list[UserError] = []
     for folder in (Path(), *run_dir.resolve().parents):
         found = text.in_folder(folder)
@@ -186,7 +194,12 @@ def located(text: ParallelText, run_dir: Path) -> ParallelText | None:
             mistakes.append(error)
             continue
         if all(path.is_file() for path in files):  # a foreign config may name a device
-            return found
+            if not hashes or hash_of_files(files) in hashes:
+                return found
+            others.append(found)
+    if others:
+        logger.warning(f"the text {others[0].name} is not the one that {run_dir} was trained with")
+        return others[0]
     if mistakes:
         raise mistakes[0]
     return None

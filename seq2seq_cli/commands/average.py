@@ -59,15 +59,17 @@ def average_weights(
         decides = output is None and not force
         if decides:
             _check_that_scores_decide(run_dir, config)
+        given = config.valid_text
+        text = valid_text(config, run_dir) if decides else given and located(given, run_dir)
 
         def score() -> Scores:
             translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
             scoring, decode = Scoring.of_run(config), config.validation.decode
-            text = valid_text(config, run_dir)
+            assert text is not None, "it was found"
             return evaluate_corpus(translator, text, decode=decode, scoring=scoring)
 
         lines, is_better, metrics = [], False, dict[Metric, float]()
-        if decides or (config.valid_text and located(config.valid_text, run_dir)):
+        if text is not None:
             present = [Candidate(folder.model.name, (folder.model,))] if which == "best" else []
             scored = score_candidates(model, [average, *present], score)
             winner = min(reversed(scored), key=lambda s: s.quality(config.validation.metric))

@@ -172,6 +172,7 @@ def test_export_compares_on_validation_text_if_it_exists(
     for side in ("src", "tgt"):  # the first line is too long for the format
         text = project / "texts" / f"valid.{side}"
         text.write_text("1 " * 5_000 + "\n" + text.read_text())
+    (moved / "manifest.json").unlink()  # it says that the run was trained with other text
     monkeypatch.chdir(tmp_path)
     result = seq2seq("export", moved, "--format", "ctranslate2", "-o", tmp_path / "out")
     assert result.stderr.startswith(
