@@ -80,6 +80,7 @@ def distill(task: Task) -> dict[str, Any]:
     first.ensure_is_run()
     teacher = load_config(first.config, task.teacher.overrides)
     valid = valid_text(task, teacher)
+    check_features(task, teacher)
     if teacher.decoding.n_best > 1:
         raise UserError(
             "distill learns from the best translation of each line: leave out decoding.n_best"
@@ -134,8 +135,13 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
         )
     found = located(text, first) if text is not None else None
     tag, is_tagged_by_line = teacher.decoding.tag, task.teacher.input_format == "jsonl"
-    if found is not None and tag is not None and not is_tagged_by_line:
+    knows_tags = is_tagged_by_line or (tag is None and task.config is not None)
+    if found is not None and not knows_tags:
         of_tag = [corpus for corpus in found.corpora if corpus.tag == tag]
+        if not of_tag and tag is None:
+            raise UserError(
+                f"{first} has validation text with tags only ({', '.join(found.tags)}): give --tag"
+            )
         if not of_tag:
             raise UserError(f"{first} has no validation text with the tag {tag}: give {option}")
         found = ParallelText((*of_tag,))
@@ -144,6 +150,16 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
             f"{first} has no validation text here, to choose the best student: give {option}"
         )
     return found
+
+
+def check_features(task: Task, teacher: Config) -> None:
+    """Raise UserError for pairs without features if all sources of the teacher's text have some."""
+    names = [name for name, text in (("--pairs", task.real), ("--valid", task.valid)) if text]
+    if names and teacher.data.train and all(corpus.features for corpus in teacher.data.train):
+        raise UserError(
+            f"{' and '.join(names)}: the teacher was trained with features, which only the text of "
+            "a --config can have: give these pairs in data.train and data.valid there"
+        )
 
 
 def finished_pairs(task: Task, valid: ParallelText, teacher: Config, student: RunFolder) -> Facts:

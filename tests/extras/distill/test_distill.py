@@ -36,6 +36,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.distill import student as student_module
 from seq2seq_cli.extras.distill.distillation import (
     Task,
+    check_features,
     student_config,
     translate_source,
     valid_text,
@@ -270,8 +271,31 @@ def test_a_student_of_one_tag_is_validated_on_it(trained, numbers, tmp_path):
     assert valid_text(task, teacher).tags == ["<x>"]
     by_line = replace(task, teacher=Job((trained,), input_format="jsonl"))
     assert valid_text(by_line, teacher).tags == ["<x>", "<y>"]
-    with pytest.raises(UserError, match="give --valid"):
-        valid_text(task, teacher.updated(decoding={"tag": "<z>"}, data={"valid": (corpora[0],)}))
+    untagged = teacher.updated(decoding={"tag": None})
+    assert valid_text(task, untagged).tags == []
+    assert valid_text(replace(task, config=untagged), teacher) == untagged.valid_text
+    for tag, message in (("<z>", "give --valid"), (None, r"tags only \(<x>\): give --tag")):
+        with pytest.raises(UserError, match=message):
+            valid_text(task, teacher.updated(decoding={"tag": tag}, data={"valid": (corpora[0],)}))
+
+
+def test_pairs_of_a_teacher_with_features_need_some(trained, tmp_path):
+    plain, lemmas = (
+        Corpus(pairs=tmp_path / "a.tsv", fields=("1", "3"), features=features)
+        for features in (None, "2")
+    )
+    text = ParallelText((plain,))
+    task = Task(Job((trained,)), tmp_path / "src", tmp_path / "run", Filters(3.0, 5.0), real=text)
+    teacher = load_config(trained / "config.yaml")
+    with_features, mixed = (
+        teacher.updated(data={"train": corpora}) for corpora in ((lemmas,), (lemmas, plain))
+    )
+    for given, names in ((task, "--pairs"), (replace(task, valid=text), "--pairs and --valid")):
+        check_features(given, teacher)
+        check_features(given, mixed)
+        with pytest.raises(UserError, match=f"^{names}: the teacher was trained with features"):
+            check_features(given, with_features)
+    check_features(replace(task, real=None), with_features)
 
 
 def test_an_ensemble_teaches_and_real_pairs_are_mixed_in(trained, seq2seq, mono, tmp_path):
@@ -327,6 +351,10 @@ def test_the_student_of_words_has_ngrams_if_its_teacher_has(tmp_path):
         path = tmp_path / f"{ngrams}.yaml"
         config = student_module.write_config(path, teacher.data.train, [], valid, teacher, None, [])
         assert config.model.ngrams == (1 if ngrams == 1 else 6)
+        assert "vocab_size: auto  # every character and every symbol\n" in path.read_text()
+    teacher = Config.model_validate(given | {"tokenizer": {"kind": "bpe"}})
+    student_module.write_config(path, teacher.data.train, [], valid, teacher, None, [])
+    assert "vocab_size: auto\n" in path.read_text()  # the reason was for another kind
 
 
 def test_an_imported_teacher_needs_no_text_of_its_own(seq2seq, tmp_path):
