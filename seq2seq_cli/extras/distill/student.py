@@ -12,6 +12,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import Choice, Choices, commented_yaml, preset_for
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.config.types import PresetName
 from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
@@ -90,7 +91,10 @@ def write_config(
     chosen["data.valid"] = Choice(_as_given(valid.corpora))
     if (languages := languages_of(teacher.data)) is not None:
         chosen["data.languages"] = Choice(languages._asdict(), "the teacher's")
-    chosen |= _vocabulary(teacher)
+    kind = TokenizerConfig.model_validate({"kind": chosen["tokenizer.kind"].value}).kind
+    chosen |= (taken := _vocabulary(teacher))
+    if "tokenizer.kind" in taken and kind != teacher.tokenizer.kind:
+        chosen["tokenizer.vocab_size"] = Choice("auto")  # the reason was for another kind
     if teacher.model.ngrams == 1:  # millions of weights, which no other program computes
         chosen.pop("model.ngrams", None)
     chosen |= shape.choices()
