@@ -105,7 +105,8 @@ FINE_TUNING: Choices = {
 _SIZE = {"d_model", "heads", "layers", "d_ff"}  # the options of the model's size
 
 # Dependent options: if a config sets one of the first, a preset sets none of the second.
-_LENGTH = {"max_steps", "max_epochs", "warmup_steps"}
+_LIMITS = {"max_steps", "max_epochs"}
+_LENGTH = _LIMITS | {"warmup_steps"}
 _OPTIMIZER = {"optimizer", "lr", "schedule"}
 _DEPENDENT = (
     (_LENGTH, _LENGTH),
@@ -159,12 +160,12 @@ def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> 
 def warn_of_defaults(config: Config, num_pairs: int) -> None:
     """Warn of options that `with_preset` does not set because the config sets one of their group.
 
-    Except the length of a run, to which `warmup_steps: auto` adapts.
+    Except if the config sets the length of a run, to which `warmup_steps: auto` adapts.
     """
     name, preset = _preset_of(config, num_pairs)
     for section, values in preset.items():
         given = getattr(config, section).model_fields_set
-        excluded = _excluded(given) - _LENGTH
+        excluded = _excluded(given) - (_LENGTH if given & _LIMITS else set())
         left_out = {option: values[option] for option in values if option in excluded - given}
         if left_out:
             logger.warning(

@@ -158,7 +158,7 @@ class ModelConfig(Section):
             case "position_offset" if value and above.get("positions") == "rotary":
                 return "rotary encodes distances only, which no offset changes: leave it at 0"
             case "rotary_cross_attention" if value and above.get("positions") == "sinusoidal":
-                return "true needs positions: rotary"
+                return "true needs positions: rotary in the config"
         return None
 
 
@@ -274,8 +274,8 @@ class TrainingConfig(Section):
     average_checkpoints: Free[Annotated[int, Field(ge=2, le=1_000)] | None] = None
     """Checkpoint averaging: number of last checkpoints (of save_every, and the final one) whose
     weights are averaged at the end of a run. The average is scored on the validation text, and used
-    as the model if it is better than the best model. Of checkpoints older than keep_last, only the
-    weights are kept. null: no averaging."""
+    as the model if it is better than the best model; without validation text, it is the model. Of
+    checkpoints older than keep_last, only the weights are kept. null: no averaging."""
     freeze: Fixed[list[ModelPart]] = Field([])
     """Parts of the model to freeze, for fine-tuning with train --from."""
 

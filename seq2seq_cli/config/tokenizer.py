@@ -122,7 +122,8 @@ class TokenizerConfig(Section):
     its letters, ä into a and its dots."""
     reuse: AnyPath | None = None
     """Run folder, or output folder of `seq2seq vocab`, whose vocabulary to use instead of learning
-    one; normalization is then ignored, and kind only says how strings are scored."""
+    one; the other options here are then ignored, but kind says how strings are scored, and
+    vocab_size and user_defined_symbols must fit the vocabulary."""
     max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = 1_000_000
     """Maximum number of lines to learn the vocabulary from; larger training texts are sampled."""
 

@@ -13,6 +13,7 @@ from seq2seq_cli.config.metrics import RENAMED_METRICS, TEXT_METRICS
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig
+from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.data.cache import changed_meanwhile
 from seq2seq_cli.data.record import read_record
 from seq2seq_cli.data.statistics import TextStatistics
@@ -86,8 +87,8 @@ def start_run(
 
     The config is written last, so that its presence marks a complete start.
     """
-    if config.validation.patience is not None and config.data.valid is None:
-        logger.warning("validation.patience has no effect without data.valid")
+    if config.data.valid is None:
+        _warn_of_validation_options(config.validation)
     if source is not None:
         config = with_options_of(source, config)
     elif config.data.general is not None:
@@ -118,6 +119,15 @@ def start_run(
     save_checkpoint(folder, run)
     write_atomic(folder.config, config_yaml(run.config).encode("utf-8"))
     return run
+
+
+def _warn_of_validation_options(given: ValidationConfig) -> None:
+    """Warn of options that need validation text and differ from their defaults."""
+    defaults, names = ValidationConfig(), ("attention", "keep_best", "patience")
+    if useless := [n for n in names if getattr(given, n) != getattr(defaults, n)]:
+        logger.warning(
+            "no effect without data.valid: %s", ", ".join(f"validation.{name}" for name in useless)
+        )
 
 
 def resume_run(

@@ -273,14 +273,16 @@ def test_record_names_the_best_model_where_an_average_has_put_it(config, runs, t
 
 
 def test_without_validation_text_an_average_is_the_model(config, seq2seq: Command, tmp_path):
-    options = ["data.valid=null", "training.average_checkpoints=3", "validation.patience=1"]
+    options = ["data.valid=null", "training.average_checkpoints=3"]
+    options += ["validation.patience=1", "validation.keep_best=3"]
     result = seq2seq(
         "train", config, "--run-dir", tmp_path, *(p for o in options for p in ("--set", o))
     )
     (row,) = candidates(tmp_path)
     assert row["model"] == "average of 3 checkpoints, steps 12 to 20"
     assert f"model.safetensors is the {row['model']}\n" in result.stderr
-    assert "validation.patience has no effect without data.valid" in result.stderr
+    without = "no effect without data.valid: validation.keep_best, validation.patience"
+    assert without in result.stderr
     assert is_mean(tmp_path, weights(tmp_path / "model.safetensors"), row["files"])
     refused = seq2seq("average", tmp_path)
     assert "has no validation text to score the average on" in refused.stderr

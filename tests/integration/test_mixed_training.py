@@ -1,6 +1,7 @@
 """Training on several corpora, and the workflows that mix them: docs/data.md."""
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
@@ -200,11 +201,12 @@ def test_compare_gives_each_run_its_own_tag(back_translated, folder, seq2seq, tm
     assert len({*scores[tagged].values()}) == 2
 
 
-def test_run_length_in_epochs_is_exact_for_fractions_of_corpora(back_translated, tmp_path, seq2seq):
+def test_run_length_in_epochs_is_exact_for_fractions_of_corpora(back_translated, tmp_path, caplog):
     """However often it is resumed: the learning rate depends on the last update's number."""
     given = ("training.max_steps=null", "training.max_epochs=3", "training.tokens_per_batch=256")
     config = load_config(back_translated, [*given, "data.train.0.weight=0.35"], is_given_now=True)
     logs = []
+    caplog.set_level(logging.INFO)
     for name, stops in (("whole", (None,)), ("parts", (3, 8, None))):
         for stop in stops:
             train(config, tmp_path / name, hooks=stop_at(stop))
@@ -212,6 +214,7 @@ def test_run_length_in_epochs_is_exact_for_fractions_of_corpora(back_translated,
         state = max((tmp_path / name / "checkpoints").iterdir()) / "state.json"
         assert json.loads(state.read_text())["epoch"] == 4
     assert json.loads(logs[0])["step"] == json.loads(logs[1])["step"]
+    assert caplog.text.count("(max_epochs), 3.0 epochs of") == 4
 
 
 def test_self_distillation(back_translated, folder, seq2seq):

@@ -158,6 +158,9 @@ def test_what_goes_with_a_given_option_is_named(caplog):
     for option in ("optimizer=muon", "weight_decay=0.1", "schedule=cosine"):
         assert f" training.{option}" in caplog.text
     caplog.clear()
+    warn_of_defaults(config(training={"warmup_steps": 100}), 10)
+    assert "also set training.max_steps=3200" in caplog.text
+    caplog.clear()
     chosen = {"lr": 0.01, "optimizer": "muon", "schedule": "cosine", "max_steps": 10}
     chosen["weight_decay"] = 0.0
     warn_of_defaults(config(training=chosen), 10)

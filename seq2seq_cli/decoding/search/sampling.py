@@ -38,6 +38,7 @@ def sampler(config: DecodingConfig, requests: Sequence[Request], vocab_size: int
             ordered, index = logits_BWV.sort(dim=-1, descending=True)
             probabilities = ordered.softmax(dim=-1)
             is_beyond = probabilities.cumsum(dim=-1) - probabilities >= config.top_p
+            is_beyond[..., 0] = False  # top_p may be 0 in fp32
             ordered = ordered.masked_fill(is_beyond, -torch.inf)
             logits_BWV = logits_BWV.scatter(-1, index, ordered)
         size = logits_BWV.shape[1:]
