@@ -154,7 +154,11 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
             with contextlib.suppress(ImportError):  # which the runtime does without
                 import seq2seq_cli.decoding.search.search  # noqa: F401
         connection = socket.socket(fileno=descriptors[0])
-        if can_fork and os.fork():
+        try:
+            is_worker = not can_fork or os.fork() == 0
+        except OSError:  # too many processes, or too little memory: the server asks again
+            is_worker = False
+        if not is_worker:
             connection.close()
             continue
         control.close()

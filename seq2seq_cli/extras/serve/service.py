@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, shortages_reported
 from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.scheduler import Outputs, Scheduler, SentenceToTranslate, Submission
 from seq2seq_cli.extras.serve.served_run import RunToServe, ServedRun
@@ -150,7 +150,8 @@ class TranslationService:
             if not self._must_reload.is_set() and not await self._have_changed():
                 continue
             try:
-                await self._load()
+                with shortages_reported():
+                    await self._load()
             except (UserError, OSError) as error:
                 logger.warning(f"the models were not loaded again: {error}")
                 await asyncio.sleep(_SECONDS_BETWEEN_CHECKS)

@@ -32,7 +32,10 @@ class WorkerDiedError(Exception):
 
 
 def _models_died() -> UserError:
-    return UserError("the process that loads the models has died; was it out of memory?")
+    return UserError(
+        "the process that loads the models has died; was it out of memory, or at a limit of "
+        "processes?"
+    )
 
 
 @dataclass(eq=False)
@@ -117,8 +120,11 @@ class ModelProcess:
 
 def _start_process(runs: Sequence[RunToServe], control: socket.socket) -> None:
     with control:  # here, as this goes on if the server ends meanwhile
-        context: Any = process_context("seq2seq_cli.extras.serve.model_process")
-        context.Process(target=_load_models, args=(runs, control)).start()
+        try:
+            context: Any = process_context("seq2seq_cli.extras.serve.model_process")
+            context.Process(target=_load_models, args=(runs, control)).start()
+        except EOFError:  # Python's fork server has died, as it could not fork
+            raise _models_died() from None
 
 
 def _load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:

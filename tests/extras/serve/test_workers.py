@@ -1,6 +1,8 @@
 """Workers that die or are left: nothing is lost, and only a fork is killed."""
 
 import asyncio
+import contextlib
+import multiprocessing
 import socket
 import subprocess
 import sys
@@ -8,10 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
+
 from seq2seq_cli.extras.serve.messages import SearchOptions, SentenceInput
 from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.scheduler import Scheduler, SentenceToTranslate, Submission
-from seq2seq_cli.extras.serve.workers import ModelProcess, WorkerGroup
+from seq2seq_cli.extras.serve.service import TranslationService
+from seq2seq_cli.extras.serve.workers import ModelProcess, WorkerDiedError, WorkerGroup
 
 # Translates into capitals; for "wait" it waits until its standard input is closed.
 WORKER = """
@@ -23,6 +28,19 @@ with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("
         if "wait" in texts:
             sys.stdin.read()
         print(json.dumps([[[[text.upper()]] for text in texts], 1, 0, 0.1]), file=lines, flush=True)
+"""
+
+# Loads no models; its first fork fails.
+MODELS = """
+import os, socket, sys
+from seq2seq_cli.extras.serve.model_process import load_models
+
+def fail_to_fork(fork=os.fork):
+    os.fork = fork
+    raise BlockingIOError
+
+os.fork = fail_to_fork
+load_models([], socket.socket(fileno=int(sys.argv[1])))
 """
 
 
@@ -124,5 +142,42 @@ def test_a_fork_is_killed_when_its_requests_are_canceled_and_the_worker_of_a_gpu
             assert await gpu.translate("one") == "ONE"
             assert await cpu.translate("one") == "ONE"
             assert len(gpu.processes) == 1
+
+    run(test)
+
+
+def test_models_that_cannot_be_forked_for_a_while_stay():
+    async def test():
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-c", MODELS, str(theirs.fileno())]
+        with subprocess.Popen(command, pass_fds=[theirs.fileno()]), ours:
+            theirs.close()
+            models = ModelProcess(ours, can_fork=True)
+            with pytest.raises(WorkerDiedError):
+                await models.new_worker()
+            worker = await models.new_worker()
+            worker.writer.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "shortage",
+    [EOFError(), BlockingIOError(), MemoryError(), RuntimeError("can't start new thread")],
+)
+def test_models_are_loaded_again_after_a_shortage(shortage, monkeypatch, caplog):
+    def fail(*_: object) -> None:
+        raise shortage
+
+    monkeypatch.setattr(multiprocessing, "get_context", fail)
+
+    async def test():
+        service = TranslationService([], workers=1, queue_limit=1, cache_bytes=0)
+        service._must_reload.set()
+        keeper = asyncio.create_task(service._keep_up_to_date())
+        await until(lambda: keeper.done() or "were not loaded again" in caplog.text)
+        keeper.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeper
 
     run(test)
