@@ -273,7 +273,7 @@ class Translator:
 
         Raises UserError for an unknown tag, and for features if the model knows none.
         """
-        text, features = self._text_and_features(line)
+        text, features = self.text_and_features(line)
         in_text, text = self._split_tag(text)  # a line may be several segments
         tag = self.tokenizers.src.tag_ids(in_text or line.tag or self.config.decoding.tag)
         return text, (*tag, *self.tokenizers.src.feature_ids(features))
@@ -286,7 +286,8 @@ class Translator:
         tag, rest = self.tokenizers.src.split_tag(text.lstrip())
         return tag, rest if tag else text
 
-    def _text_and_features(self, line: TranslationInput) -> tuple[str, str]:
+    def text_and_features(self, line: TranslationInput) -> tuple[str, str]:
+        """Return the text of a line, which may begin with a tag, and the features, if any."""
         if self.tokenizers.src.features and not line.features:
             text, _, features = line.text.partition(TAB)
             return text, features
@@ -295,7 +296,7 @@ class Translator:
     def feature_issues(self, lines: Iterable[TranslationInput]) -> Issues:
         """Count the lines without features, or with unknown ones, if the model has features."""
         known = self.tokenizers.src.features
-        given = [self._text_and_features(line)[1] for line in lines] if known else []
+        given = [self.text_and_features(line)[1] for line in lines] if known else []
         unknown: list[list[str]] = []  # features of each line
         for features in given:
             entries = zip(feature_names(features), feature_symbols(features), strict=True)

@@ -117,8 +117,9 @@ class LoadedRun:
 
     def _aligned_words(self, text: str) -> list[tuple[int, int]]:
         """Return where the words of a sentence are, without its tag and features."""
-        source, _ = self._translator.source_of(TranslationInput(text))
-        before = text.index(source)
+        line = TranslationInput(text)
+        source, _ = self._translator.source_of(line)
+        before = len(self._translator.text_and_features(line)[0]) - len(source)
         return [(before + start, before + end) for start, end in word_spans(source)]
 
 

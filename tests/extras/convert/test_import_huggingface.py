@@ -192,12 +192,14 @@ def test_an_imported_run_is_served(trimmed: Path) -> None:
     runs = (trimmed / "run", "--langs", "de-en", trimmed / "trimmed", "--langs", "en-de")
     with serving(*runs, "--processes", 1) as served:
         for source, target in (("de", "en"), ("en", "de")):
-            text = f"{TAGS[0]} eins zwei"
-            answer = served.translate(text, source=source, target=target, attention=True)
-            (sentence,) = answer["sentences"]
-            words = [text[start:end] for start, end in sentence["sourceWords"]]
-            assert words == ["eins", "zwei"]
-            assert {len(row) for row in sentence["attention"]} <= {2}
+            for text, words in (
+                (f"{TAGS[0]} eins zwei", [[8, 12], [13, 17]]),
+                (f"{TAGS[0]}eu", [[7, 9]]),
+            ):
+                answer = served.translate(text, source=source, target=target, attention=True)
+                (sentence,) = answer["sentences"]
+                assert sentence["sourceWords"] == words
+                assert {len(row) for row in sentence["attention"]} <= {len(words)}
 
 
 def test_an_imported_run_is_not_resumed(imported: Path, seq2seq: Command) -> None:
