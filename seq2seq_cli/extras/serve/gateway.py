@@ -18,7 +18,7 @@ from seq2seq_cli.extras.serve.languages import Detected, detect, find_language
 from seq2seq_cli.extras.serve.request_fields import Fields, Limits, check_length
 from seq2seq_cli.extras.serve.responses import CLIENT_GONE, RequestError, invalid, is_deepl
 from seq2seq_cli.extras.serve.scheduler import Submission
-from seq2seq_cli.extras.serve.service import TranslationService
+from seq2seq_cli.extras.serve.service import OTHER_LANGUAGES, TranslationService
 from seq2seq_cli.extras.serve.text_translation import (
     TextTranslation,
     TranslatedText,
@@ -150,7 +150,7 @@ class Gateway:
         check_length(texts, self.limits)
         if options.search.attention and sum(map(len, texts)) > MAX_WITH_ATTENTION:
             raise invalid(f"attention takes at most {MAX_WITH_ATTENTION} characters")
-        runs = self.service.runs
+        runs, pairs = self.service.runs, self.pairs
 
         def read(text: str) -> TextTranslation:
             run, detected = self.route(text, options.read, source, target)
@@ -160,6 +160,8 @@ class Gateway:
             return TextTranslation(document, run, options, detected)
 
         read_texts = [await self.in_turn(texts, read, text) for text in texts]
+        if self.pairs != pairs:  # while a thread read the texts
+            raise RequestError(503, OTHER_LANGUAGES, retry_after=5)
         sentences = [sentence for text in read_texts for sentence in text.sentences]
         return read_texts, self.service.submit(sentences)
 

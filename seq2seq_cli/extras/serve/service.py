@@ -17,6 +17,7 @@ from seq2seq_cli.extras.serve.workers import ModelProcess, WorkerGroup
 
 logger = logging.getLogger(__name__)
 
+OTHER_LANGUAGES = "the server has just loaded models of other languages; try again"
 _SECONDS_BETWEEN_CHECKS = 1.0  # of the runs' files
 _TOKENS_PER_BATCH = 1_024
 _SECONDS_TO_GATHER = 0.002  # so that sentences that arrive together are one batch
@@ -135,6 +136,8 @@ class TranslationService:
             raise
         if self._group is not None:
             self._group.retire()
+        if [run.languages for run in runs] != [run.languages for run in self.runs]:
+            self._scheduler.fail_all(OTHER_LANGUAGES)
         self._group = group
         self.runs = runs
         self._cache = TranslationCache(self._cache_bytes)  # the old models still fill the old one
