@@ -61,6 +61,8 @@ def of_system(error: OSError) -> str:
         what += "; raise the limit of open files (ulimit -n)"
     elif errno.errorcode.get(error.errno or 0) in _TEMPORARY:
         what += "; run the command again when the cause is gone"
+    elif what.startswith("system: No usable temporary directory"):
+        what += "; set TMPDIR to a folder that can be written"
     return what
 
 
@@ -96,12 +98,12 @@ def shortages_reported() -> Iterator[None]:
         raise UserError(
             "there is not enough memory: use smaller batches, a smaller beam, or fewer processes"
         ) from None
-    except RuntimeError as error:
-        if str(error) not in _NO_THREADS:
+    except (RuntimeError, EOFError) as error:  # EOFError: Python's fork server could not fork
+        if isinstance(error, RuntimeError) and str(error) not in _NO_THREADS:
             raise
         raise UserError(
-            "the system cannot start another thread: raise the limit of processes (ulimit -u, or "
-            "the pids limit of a container) or of memory (ulimit -v)"
+            "the system cannot start another thread or process: raise the limit of processes "
+            "(ulimit -u, or the pids limit of a container) or of memory (ulimit -v)"
         ) from None
 
 

@@ -81,8 +81,7 @@ def call_in_new_process(work: Callable[[], Result], *imports: str) -> Result:
     context = process_context(*imports) if imports else multiprocessing.get_context("spawn")
     with _environment():
         pool = _pool(1, context)
-        with held_signals(signal.SIGINT, signal.SIGTERM):
-            future = pool.submit(_call, work)
+        future = _submit(pool, _call, work)
     with pool, _death_reported():
         try:
             return future.result()
@@ -95,9 +94,7 @@ def call_in_new_process(work: Callable[[], Result], *imports: str) -> Result:
 def call_in_process(context: BaseContext, work: Callable[[], Result]) -> Result:
     """Call `work` in a process of a `process_context`, in which signals are blocked."""
     with _pool(1, context) as pool, _death_reported():
-        with held_signals(signal.SIGINT, signal.SIGTERM):
-            future = pool.submit(work)
-        return future.result()
+        return _submit(pool, work).result()
 
 
 def _pool(num_processes: int, context: BaseContext, *on_start: Any) -> ProcessPoolExecutor:
@@ -110,6 +107,21 @@ def _pool(num_processes: int, context: BaseContext, *on_start: Any) -> ProcessPo
             f"processes need semaphores in /dev/shm ({error.strerror}): make this folder writable, "
             "or use one process, where the command has --processes 1"
         ) from None
+
+
+def _submit(
+    pool: ProcessPoolExecutor, work: Callable[..., Result], *arguments: object
+) -> Future[Result]:
+    """Give work to a pool, which may start a process for it, and then its thread."""
+    try:
+        with held_signals(signal.SIGINT, signal.SIGTERM):
+            return pool.submit(work, *arguments)
+    except RuntimeError as error:
+        if not isinstance(error, BrokenProcessPool):  # no thread, which would end the process
+            pool._executor_manager_thread = None  # type: ignore[assignment]
+            for process in multiprocessing.active_children():
+                process.kill()
+        raise
 
 
 def _call(work: Callable[[], Result]) -> Result:
@@ -134,8 +146,7 @@ def ordered_pool(
         with _death_reported():
             for item in items:
                 if item is not None:
-                    with held_signals(signal.SIGINT, signal.SIGTERM):  # it may start processes
-                        ahead.append(pool.submit(_work_on, item))
+                    ahead.append(_submit(pool, _work_on, item))
                 while ahead and (ahead[0].done() or len(ahead) >= _ITEMS_AHEAD * num_processes):
                     yield ahead.popleft().result()
             while ahead:

@@ -1,8 +1,10 @@
 """The tokenizers of SentencePiece: words, characters, BPE and unigram subwords."""
 
+import errno
 import functools
 import io
 import itertools
+import os
 import re
 import sys
 import tempfile
@@ -263,6 +265,8 @@ def _train_model(
                 "no text is left to learn a vocabulary from: all of it is "
                 "tokenizer.user_defined_symbols, or rarer than tokenizer.min_character_frequency"
             ) from None
+        if str(error) == os.strerror(errno.EAGAIN):  # no thread could be started
+            raise
         reason = str(error).rpartition("] ")[2].strip() or str(error)
         raise UserError(
             f"cannot learn a vocabulary of tokenizer.vocab_size {vocab_size:,} entries from this "

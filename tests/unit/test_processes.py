@@ -1,6 +1,7 @@
 """New processes: what they import, and that they end."""
 
 import importlib
+import multiprocessing
 import os
 import shutil
 import signal
@@ -16,7 +17,9 @@ from seq2seq_cli.errors import Interrupted
 from seq2seq_cli.processes import (
     ProcessDiedError,
     call_in_new_process,
+    call_in_process,
     ending_at_signals,
+    process_context,
 )
 
 SCRIPT = """
@@ -103,6 +106,20 @@ def test_processes_without_semaphores_are_an_error_of_the_user(tmp_path):
 def test_process_that_dies_is_an_error():
     with pytest.raises(ProcessDiedError, match="has died"):
         call_in_new_process(partial(os._exit, 9))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a stack earlier")
+def test_process_of_a_pool_without_a_thread_ends(imports_shared):
+    context = process_context()
+    before = threading.stack_size(1 << 46)  # more than there are addresses
+    try:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            call_in_process(context, os.getpid)
+    finally:
+        threading.stack_size(before)
+    for process in multiprocessing.active_children():
+        process.join(60)
+        assert process.exitcode is not None
 
 
 def test_sigterm_does_not_wait_for_the_new_process():
