@@ -80,6 +80,7 @@ class Translator:
             self.backend = backends.TorchBackend.of(models, precision, config)
         if options.banned_words:  # raises UserError for an empty one
             backends.banned_words(tuple(options.banned_words), tgt)
+        self._banned = frozenset(map(tgt.normalize, options.banned_words))
         self._tags = frozenset(config.train_text.tags)
         self._is_tagged = config.train_text.is_tagged
         search = functools.partial(self.backend.search, config=options, tokenizer=tgt)
@@ -230,6 +231,7 @@ class Translator:
                 self.tokenizers,
                 outputs,
                 is_ranked=self.config.decoding.width > 1,
+                banned=self._banned,
             )
             for line, segments in zip(inputs, lines, strict=True)
         ]

@@ -62,6 +62,8 @@ def test_replace_unk_copies_unknown_names(run, folder, seq2seq):
             links_right += all(f"{n}-{n}" in links.split() for n in names)
     assert right >= 0.9 * len(references)
     assert links_right == right
+    banned = seq2seq("translate", run, "3 Kora 4", "--ban", "Kora", "--replace-unk").stdout
+    assert banned == "three four\n"
 
 
 def test_without_replace_unk_no_unknown_token_is_output(run, folder, seq2seq):

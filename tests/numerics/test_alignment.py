@@ -29,7 +29,9 @@ def identity(size: int) -> np.ndarray:
 ALIGNED = Outputs(alignment=True)
 
 
-def echo(kind: str, line: str, outputs: Outputs = ALIGNED, **bounds: int) -> Translation:
+def echo(
+    kind: str, line: str, outputs: Outputs = ALIGNED, banned: tuple[str, ...] = (), **bounds: int
+) -> Translation:
     """Translate a line to itself, with each token attending to itself."""
     tokenizer = TOKENIZERS[kind]
     limits = Bounds(bounds.get("max_length", 500), bounds.get("tokens", 500))
@@ -46,7 +48,7 @@ def echo(kind: str, line: str, outputs: Outputs = ALIGNED, **bounds: int) -> Tra
         for segment in segments
     ]
     tokenizers = Tokenizers(tokenizer, tokenizer)
-    return merge_segments(line, results, tokenizers, outputs, is_ranked=False)[0]
+    return merge_segments(line, results, tokenizers, outputs, is_ranked=False, banned=banned)[0]
 
 
 @pytest.mark.parametrize(
@@ -127,6 +129,15 @@ def test_identity_attention_restores_any_line_and_links_shared_tokens(kind, line
 def test_parts_of_a_word_stay_one_word(max_length, outputs):
     text = "Magdalena the quick fox Anna"
     assert echo("char", text, outputs, max_length=max_length).text == text
+
+
+@pytest.mark.parametrize("outputs", [Outputs(), ALIGNED])
+@pytest.mark.parametrize(("banned", "left"), [("Maria", "a Anna b"), ("Anna", "a Maria b")])
+def test_banned_words_are_not_copied(banned, left, outputs):
+    found = echo("word", "a Maria Anna b", outputs, (banned,))
+    assert found.text == left
+    if outputs is ALIGNED:
+        assert len(found.attention) == 3
 
 
 def test_attention_of_tokens_is_averaged_over_their_words():

@@ -4,7 +4,7 @@ S source tokens and T target tokens of a segment.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from seq2seq_cli.decoding.given_score import GivenScore
@@ -38,16 +38,17 @@ def merge_segments(
     outputs: Outputs,
     *,
     is_ranked: bool,
+    banned: Container[str] = (),
 ) -> list[Translation]:
     """Make the line's n-th translation of the n-th of every segment, or of its last.
 
     The texts of a ranked list differ: later ones that are equal now that unknown tokens have the
-    text of the source are left out.
+    text of the source are left out. `banned` words, normalized, are not copied from there.
     """
     found = []
     for n in range(max(map(len, segments), default=1)):  # one, of no text, for an empty line
         nth = [each[min(n, len(each) - 1)] for each in segments]
-        found.append(_translation(line, nth, tokenizers, outputs, is_ranked))
+        found.append(_translation(line, nth, tokenizers, outputs, is_ranked, banned))
     first_of_text = {one.text: one for one in reversed(found)}
     return [one for one in found if not is_ranked or first_of_text[one.text] is one]
 
@@ -58,13 +59,14 @@ def _translation(
     tokenizers: Tokenizers,
     outputs: Outputs,
     is_ranked: bool,
+    banned: Container[str],
 ) -> Translation:
     ids = [token for segment in segments for token in segment.ids]
     log_probs, alignment, attention_MN = None, None, None
     if outputs.log_probs:
         log_probs = tuple(itertools.chain.from_iterable(s.given.log_probs for s in segments))
     if outputs.alignment or UNK_ID in ids:
-        text, placed = write_segments(segments, tokenizers)
+        text, placed = write_segments(segments, tokenizers, banned)
         if outputs.alignment:
             alignment, attention_MN = align(line, text, placed, tokenizers.src)
         text = " ".join(text.split())
@@ -84,9 +86,12 @@ def _translation(
 
 
 def write_segments(
-    segments: Sequence[SegmentResult], tokenizers: Tokenizers
+    segments: Sequence[SegmentResult], tokenizers: Tokenizers, banned: Container[str] = ()
 ) -> tuple[str, list[Placed]]:
-    """Write the text, its white space untidied, and find the tokens of each segment in it."""
+    """Write the text, its white space untidied, and find the tokens of each segment in it.
+
+    `banned` words are not copied from the source, if tokens are words.
+    """
     line, placed = "", []
     for result in segments:
         assert result.given.attention_TS is not None
@@ -101,7 +106,10 @@ def write_segments(
         for place, copied in copies.items():  # an unknown token has the text of its source token
             begin, end = src_spans[result.segment.first_token + copied]
             surface = source[begin:end]
-            surfaces[place] = f" {surface} " if tokenizers.tgt.is_of_words else surface
+            if tokenizers.tgt.is_of_words:
+                words = [w for w in surface.split() if tokenizers.tgt.normalize(w) not in banned]
+                surface = f" {' '.join(words)} "
+            surfaces[place] = surface
         text = "".join(surfaces)
         if text.strip():
             line += _separator(line, result.segment, tokenizers.tgt)
