@@ -205,8 +205,11 @@ def located(text: ParallelText, run_dir: Path) -> ParallelText | None:
     return None
 
 
-def valid_text(config: Config, run_dir: Path) -> ParallelText:
-    """Return the validation text of a run; raises UserError if it has none, or no longer."""
+def valid_text(config: Config, run_dir: Path, tag: str | None = None) -> ParallelText:
+    """Return the validation text of a run, or what has this tag, be it by `decoding.tag`.
+
+    Raises UserError if there is none, or no longer.
+    """
     text = config.valid_text
     if text is None:
         raise UserError("the run has no validation text: give --src and --ref, or --pairs")
@@ -216,6 +219,10 @@ def valid_text(config: Config, run_dir: Path) -> ParallelText:
             f"the run's validation text ({text.name}) was not found in {Path.cwd()} or in a folder "
             "that the run is in; go to the folder in which it was trained, or give other text as "
             "--src and --ref"
+        )
+    if tag is not None and not (found := found.of_tag(tag)).corpora:
+        raise UserError(
+            f"{run_dir} has no validation text with the tag {tag}: give --src and --ref, or --pairs"
         )
     return found
 

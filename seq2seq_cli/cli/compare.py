@@ -86,6 +86,8 @@ def compare(
         load = functools.partial(Translator.load, which=model, exact=True)
         runs = [(str(run), load(run, device or "auto", overrides)) for run in run_dirs or ()]
         scoring = scoring_of(runs, tokenize, lowercase=lowercase, metrics=metrics, test_set=public)
-        systems, read = read_systems(runs, hypotheses or (), text, merge=scoring.merge_references)
+        systems, read = read_systems(
+            runs, hypotheses or (), text, tag=tag, merge=scoring.merge_references
+        )
         comparison = compare_systems(systems, read, scoring, test, trials)
     typer.echo(json.dumps(comparison.report(), indent=2) if as_json else comparison.table())

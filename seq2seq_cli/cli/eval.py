@@ -82,7 +82,7 @@ def evaluate(
             run_dir, device or "auto", overrides, which=model, exact=True, with_pytorch=True
         )
         scoring = Scoring.of_run(run.config, metrics, resamples=bootstrap, test_set=public)
-        text = text or valid_text(run.config, run_dir)
+        text = text or valid_text(run.config, run_dir, tag)
         scores = evaluate_corpus(run, text, decode=not loss_only, scoring=scoring)
         parts: list[Any] = [scores]
         if breakdown:

@@ -61,19 +61,24 @@ def scoring_of(
 
 
 def read_systems(
-    runs: Sequence[Run], files: Sequence[Path], text: ParallelText | None, *, merge: bool
+    runs: Sequence[Run],
+    files: Sequence[Path],
+    text: ParallelText | None,
+    *,
+    tag: str | None,
+    merge: bool,
 ) -> tuple[list[System], list[Pair]]:
     """Translate a text with runs and read other translations from files; also return its pairs.
 
-    The default text is the validation text of the first run. A source that occurs twice is sampled
-    once only with `merge`. Raises UserError if there is no text, or if the number of translations
-    in a file differs from the number of lines.
+    The default text is the validation text of the first run, of the `tag` if it is given. A source
+    that occurs twice is sampled once only with `merge`. Raises UserError if there is no text, or if
+    the number of translations in a file differs from the number of lines.
     """
     if text is None and not runs:
         raise UserError("give the text: --src and --ref, --pairs, or --test-set and --langs")
     if text is None:
         name, run = runs[0]  # whose own tag the other runs do not have
-        text = valid_text(run.config.updated(decoding={"tag": None}), Path(name))
+        text = valid_text(run.config.updated(decoding={"tag": tag}), Path(name), tag)
     # Skipping a line would shift the translations in files.
     on_bad_line = "error" if files else runs[0][1].config.data.on_bad_line
     pairs = [pair for _, pair in readable_pairs(text, on_bad_line)]

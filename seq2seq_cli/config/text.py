@@ -306,6 +306,10 @@ class ParallelText(NamedTuple):
         corpora = [c if c.tag else c.model_copy(update={"tag": tag}) for c in self.corpora]
         return self._replace(corpora=tuple(corpora))
 
+    def of_tag(self, tag: str | None) -> "ParallelText":
+        """Return the corpora that have this tag."""
+        return self._replace(corpora=tuple(c for c in self.corpora if c.tag == tag))
+
     def in_folder(self, folder: Path) -> "ParallelText":
         """Return the text with its relative paths starting from a folder."""
 

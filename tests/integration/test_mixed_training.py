@@ -111,6 +111,17 @@ def test_tag_reaches_the_model_wherever_it_is_given(back_translated, folder, seq
     (own / "config.yaml").write_text(yaml.safe_dump(config))
     of_corpus = json.loads(run(seq2seq, "eval", own, "--loss-only", "--json"))["loss"]
     assert of_corpus == scores["option"]
+    other = config["data"]["valid"] | {"tag": "<2en>"}
+    config["data"]["valid"] = [other, config["data"]["valid"]]
+    (own / "config.yaml").write_text(yaml.safe_dump(config))
+    of_tag = seq2seq("eval", own, "--tag", "<bt>", "--loss-only", "--json").ok().stdout
+    assert json.loads(of_tag)["loss"] == of_corpus
+    assert seq2seq("compare", own, own, "--tag", "<bt>").ok().stdout.startswith("20 lines")
+    config["data"]["valid"] = other
+    (own / "config.yaml").write_text(yaml.safe_dump(config))
+    for command in (("eval", own), ("compare", own, mixed)):
+        refused = seq2seq(*command, "--tag", "<bt>").error()
+        assert "run has no validation text with the tag <bt>: give --src" in refused
     message = seq2seq("translate", mixed, "--tag", "<2en>", "1").error()
     assert "the vocabulary lacks the tag <2en>" in message
 

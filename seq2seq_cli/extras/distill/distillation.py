@@ -137,14 +137,14 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
     tag, is_tagged_by_line = teacher.decoding.tag, task.teacher.input_format == "jsonl"
     knows_tags = is_tagged_by_line or (tag is None and task.config is not None)
     if found is not None and not knows_tags:
-        of_tag = [corpus for corpus in found.corpora if corpus.tag == tag]
-        if not of_tag and tag is None:
+        of_tag = found.of_tag(tag)
+        if not of_tag.corpora and tag is None:
             raise UserError(
                 f"{first} has validation text with tags only ({', '.join(found.tags)}): give --tag"
             )
-        if not of_tag:
+        if not of_tag.corpora:
             raise UserError(f"{first} has no validation text with the tag {tag}: give {option}")
-        found = ParallelText((*of_tag,))
+        found = of_tag
     if found is None:
         raise UserError(
             f"{first} has no validation text here, to choose the best student: give {option}"
