@@ -203,8 +203,15 @@ def diversify(
         options.path_option("--output", "-o", help_text="Run folder of the final model to write."),
     ],
     beam_size: Annotated[
-        int, typer.Option("--beam-size", "-b", min=1, help="Beam size of the translations.")
-    ] = 5,
+        int | None,
+        typer.Option(
+            "--beam-size",
+            "-b",
+            min=1,
+            help="Beam size of the translations.",
+            show_default="the config's, or 5",
+        ),
+    ] = None,
     processes: translate.NumProcesses = None,
     as_json: options.AsJson = False,
     overrides: options.Overrides = None,
@@ -220,6 +227,8 @@ def diversify(
     from seq2seq_cli.extras.distill import diversification
     from seq2seq_cli.extras.distill.stages import resumable
 
+    if beam_size is None:
+        beam_size = 5 if loaded.decoding.beam_size == "auto" else loaded.decoding.beam_size
     search = [*options.decoding_overrides(beam_size=beam_size, n_best=1)]
     # Report options that exclude this search before hours of training.
     options.load_config_file(config, [*(overrides or ()), *search], device)

@@ -204,11 +204,14 @@ def test_the_options_of_the_sides_are_exchanged(config):
 
 def test_other_options_need_another_run(config, diversified, trained, seq2seq):
     command = ("diversify", config, *ONE, "--output")
+    of_groups = ("--set", "decoding.diversity_groups=2", "--set", "decoding.beam_size=4")
     for output, options, message in (
         (diversified, ("--beam-size", 2), "has learned from another source"),
         (diversified, ("--set", "model.layers=2"), "has learned from another source"),
         (diversified, ("--set", "training.max_steps=140"), "has learned from another source"),
         (trained, (), "is a run already: choose another --output"),
+        (trained, of_groups, "is a run already: choose another --output"),
+        (trained, (*of_groups, "--beam-size", 3), "does not divide beam_size 3"),
     ):
         result = seq2seq(*command, output, *options)
         assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
