@@ -110,7 +110,8 @@ def init(
     check_utf8(output)
     from seq2seq_cli.commands.init.init import NewRun, choose_preset, look_at, text_of
 
-    train = text_of(files, fields, features)
+    options.check_fields(fields, [*files, *(valid or ())])
+    train = text_of(files, fields if len(files) == 1 else None, features)
     held_out = _held_out_text(valid, fields, features) if valid else None
     text = look_at(train)
     name = choose_preset(preset, text.counts.pairs)
@@ -129,8 +130,7 @@ def init(
         if test_size and not yes:
             test_size = _ask("Number of pairs to hold out for tests", test_size, _size)
     if hours is None:
-        question = "Maximum training time in hours (0: no limit)"
-        hours = 0.0 if yes else _ask(question, 0, _hours)
+        hours = 0.0 if yes else _ask("Maximum training time in hours (0: no limit)", 0, _hours)
     new = NewRun(output, train, held_out, {"valid": valid_size, "test": test_size})
     _ask_to_overwrite(new.existing_files(), "choose another --output", yes=yes)
     _report(output, *new.write(text, name, hours))

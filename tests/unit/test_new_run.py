@@ -156,6 +156,17 @@ def test_existing_validation_text_is_used(text, seq2seq):
     assert not Path("a").exists()
 
 
+def test_columns_of_validation_text_are_named_if_the_training_text_is_two_files(text, seq2seq):
+    Path("a.src").write_text("".join(f"{src}\tF\n" for src, _ in PAIRS))
+    Path("a.tgt").write_text("".join(f"{tgt}\n" for _, tgt in PAIRS))
+    Path("valid.tsv").write_text("".join(f"{src}\tF\t{tgt}\n" for src, tgt in PAIRS[:9]))
+    given = ("init", "a.src", "a.tgt", "--features", 2, "--valid", "valid.tsv", "--yes")
+    assert "or --fields 1 3 --features 2" in seq2seq(*given).error()
+    seq2seq(*given, "--fields", 1, 3).ok()
+    (valid,) = load_config(Path("mine.yaml"), is_given_now=True).valid_text.corpora
+    assert valid.all_fields == ("1", "3", "2")
+
+
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     {
