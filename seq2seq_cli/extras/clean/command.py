@@ -111,6 +111,8 @@ def _settings(
             raise UserError(f"--without {name}: the rules are {', '.join(RULE_NAMES)}")
     languages = languages_from_option(langs) if langs else None
     if identify_languages:
+        if LANGUAGE in left_out:
+            raise UserError("--identify-languages and --without language exclude each other")
         if languages is None:
             raise UserError("--identify-languages needs --langs, such as --langs de-en")
         plugins.require("py3langid", "clean", "--identify-languages")

@@ -8,6 +8,7 @@ import typer
 from seq2seq_cli.cli.app import app
 from seq2seq_cli.cli.options import ModelLanguages, path_argument, text_option
 from seq2seq_cli.console import printable_lines
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.paths import expanded
 
 
@@ -46,6 +47,8 @@ def import_(
     ] = None,
 ) -> None:
     """Make a run folder from a model of OPUS-MT, Marian, CTranslate2 or Argos Translate."""
+    if text is not None and verify is False:
+        raise UserError("--text is for the comparison, which --no-verify leaves out")
     from seq2seq_cli.extras.convert.importer import import_model
 
     report = import_model(str(expanded(source)), run_dir, langs, verify, text)

@@ -155,6 +155,8 @@ def _token(file: Path | None, host: str, *, no_auth: bool) -> str | None:
     """Return the token; raises UserError if one is needed and missing."""
     from seq2seq_cli.files import read_bounded
 
+    if file and no_auth:
+        raise UserError("--token-file and --no-auth exclude each other")
     if file is None:
         token = os.environ.get("SEQ2SEQ_TOKEN", "").strip()
     else:

@@ -360,6 +360,10 @@ def test_languages_like_another_are_identified(language, sentence, seq2seq: Comm
         (("--dry-run", "--without", "unreadable"), "--without unreadable: the rules are empty"),
         (("--dry-run", "--langs", "german"), "write two language codes"),
         (("--dry-run", "--identify-languages"), "needs --langs"),
+        (
+            ("--dry-run", "--langs", "de-en", "--identify-languages", "--without", "language"),
+            "--identify-languages and --without language exclude each other",
+        ),
         (("--dry-run", "--against", "{folder}/no.tsv"), "there is no file"),
         (("--dry-run", "--rejected", "x.tsv"), "--rejected is a file to write"),
     ],

@@ -126,6 +126,8 @@ def test_a_text_to_compare_with_has_lines(imported: Path, tmp_path: Path, seq2se
     options = ("--text", tmp_path / "text")
     message = seq2seq("import", imported / "model", tmp_path / "run", *options).error()
     assert message == f"error: there is no text in {tmp_path / 'text'}\n"
+    given = ("import", imported / "model", tmp_path / "run", *options, "--no-verify")
+    assert "--text is for the comparison, which --no-verify leaves out" in seq2seq(*given).error()
     assert not (tmp_path / "run").exists()
 
 

@@ -525,6 +525,8 @@ def test_bad_starts_are_refused(names_run: Path, seq2seq: Command, tmp_path: Pat
         assert f"--allow-origin {origin} is not an origin" in refused.stderr
     path = seq2seq("serve", names_run, "--host", "/run/seq2seq.sock")
     assert "--host /run/seq2seq.sock is a path or a URL" in path.stderr
+    both = seq2seq("serve", names_run, "--token-file", token, "--no-auth")
+    assert "--token-file and --no-auth exclude each other" in both.stderr
     nowhere = seq2seq("serve", names_run, "--host", "[a..b]", "--no-auth")
     assert "cannot listen at a..b port 5000: " in nowhere.stderr
     many = seq2seq("serve", names_run, "--langs", "de-en", "--langs", "en-de")
