@@ -145,6 +145,7 @@ def test_interrupted_run_ends_as_the_undisturbed_one(config, runs, tmp_path, kin
     must_be_equal(folder.path, runs[kind])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "message"),
     [(EMA, "stopped while comparing models"), ((), "interrupted when the training had finished")],

@@ -77,6 +77,7 @@ def test_equal_scores_are_ranked_by_validation_loss(worded, seq2seq: Command, tm
     )
 
 
+@pytest.mark.slow
 def test_auto_metric_depends_on_the_references(worded, unspaced, seq2seq: Command, tmp_path):
     for config, given, metric in (
         (worded, (), "bleu"),
@@ -104,6 +105,7 @@ def test_bleu_is_rejected_without_4_grams_in_the_references(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_resumed_run_keeps_its_auto_metric(unspaced, seq2seq: Command, tmp_path):
     train = ("train", unspaced, "--run-dir", tmp_path, "--set", "training.max_steps=10")
     assert seq2seq(*train).exit_code == 0

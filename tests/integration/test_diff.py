@@ -40,6 +40,7 @@ def kinds(seq2seq: Command, one: Path, other: Path) -> list[tuple[str, str]]:
     return [(found["kind"], found["name"]) for found in json.loads(result.stdout)]
 
 
+@pytest.mark.slow
 def test_training_is_deterministic(run, config, seq2seq, tmp_path):
     assert seq2seq("train", config, "--run-dir", tmp_path / "again").exit_code == 0
     for name in ("model.safetensors", "config.yaml", "src.model", "tgt.model"):

@@ -347,6 +347,7 @@ def test_check_prints_a_summary_and_writes_nothing(numbers, seq2seq, tmp_path, m
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_length_limit_is_learned_from_the_training_pairs(seq2seq, tmp_path):
     """Targets seven times as long as their sources are output whole; validation counts the rest."""
     config = numbers_config(tmp_path, max_steps=60, warmup_steps=10)

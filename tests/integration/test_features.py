@@ -67,6 +67,7 @@ def test_features_that_are_not_named_are_not_taken_for_letters(run, folder, seq2
         assert "have a tab: name the column of the features" in message
 
 
+@pytest.mark.slow
 def test_unknown_and_missing_features_are_named(run, folder, seq2seq):
     stdin = "3 1\tNUM;DE\n3 1\tNUM;XYZ\n3 1 2 4\n\n4\tABC;EN|XYZ\n"
     known = seq2seq("translate", run, "3 1\tNUM;DE")

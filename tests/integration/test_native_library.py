@@ -62,7 +62,10 @@ def test_mismatch_of_c_sources_and_python_structures_is_detected(tmp_path):
 
 @pytest.mark.parametrize(
     ("is_edited", "said"),
-    [(True, WARNING), (False, "which is slower; unsupported by native (it was not compiled")],
+    [
+        pytest.param(True, WARNING, marks=pytest.mark.slow),
+        (False, "which is slower; unsupported by native (it was not compiled"),
+    ],
     ids=["checkout updated, not reinstalled", "installed without a compiler"],
 )
 def test_translate_works_without_a_library(is_edited, said, trained, seq2seq, tmp_path):

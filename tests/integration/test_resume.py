@@ -102,6 +102,7 @@ def must_show_every_point_once(run: Path) -> None:
     assert points_in_tensorboard(run, "valid/loss") == [8, 16, 24]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [16, STEPS])
 def test_validation_prevented_by_a_stop_runs_first_on_resume(
     config, whole, seq2seq, tmp_path, stop_at

@@ -48,6 +48,7 @@ def points(run: Path, name: str) -> dict[int, float]:
     return {point["step"]: point[name] for point in found if name in point}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["linear", "inverse_sqrt"])
 def test_auto_warmup_is_a_tenth_of_a_short_run(config, seq2seq: Command, tmp_path, schedule):
     """It also holds if max_epochs ends the run before the default of 1,000 updates."""

@@ -48,6 +48,7 @@ def run(folder: Path, seq2seq: Command) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_shared_vocabulary_with_normalization_per_side(run, seq2seq):
     """Only the source is lower-cased."""
     lines = [f"{TAG} {letter} {rest}" for rest in ("3 1 4", "2") for letter in "Nn"]

@@ -66,6 +66,7 @@ def test_replace_unk_copies_unknown_names(run, folder, seq2seq):
     assert banned == "three four\n"
 
 
+@pytest.mark.slow
 def test_without_replace_unk_no_unknown_token_is_output(run, folder, seq2seq):
     """The model predicts <unk> for names, so the search has to forbid it."""
     options = ("--precision", "fp32", "--beam-size")

@@ -354,6 +354,7 @@ def test_deeply_nested_json_is_a_bad_line(trained, config, seq2seq, tmp_path):
     assert "x.jsonl, line 1: not valid JSON" in run_check(seq2seq, tmp_path, config).stderr
 
 
+@pytest.mark.slow
 def test_cached_ids_outside_the_vocabulary_are_rebuilt(config, seq2seq, tmp_path, monkeypatch):
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
     expected = json.loads(run_check(seq2seq, tmp_path, config, "--json").stdout)["run"]

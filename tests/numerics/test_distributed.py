@@ -282,6 +282,7 @@ def training_points(run: Path) -> list[dict]:
     return [point for point in logged_points(run) if "train/loss" in point]
 
 
+@pytest.mark.slow
 def test_points_say_how_processes_share_the_time(whole):
     for point in training_points(whole):
         assert (point["train/processes"], point["train/starts"]) == (2, 1)

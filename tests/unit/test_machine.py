@@ -92,6 +92,7 @@ print(os.environ == before, len(hooks) - num_hooks)
 """
 
 
+@pytest.mark.slow
 def test_import_changes_neither_environment_nor_forks():
     printed = subprocess.run([sys.executable, "-c", IMPORTING], stdout=subprocess.PIPE, check=True)
     assert printed.stdout.split() == [b"True", b"0"]

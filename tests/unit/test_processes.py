@@ -122,6 +122,7 @@ def test_process_of_a_pool_without_a_thread_ends(imports_shared):
         assert process.exitcode is not None
 
 
+@pytest.mark.slow
 def test_sigterm_does_not_wait_for_the_new_process():
     with pytest.raises(Interrupted) as stop, ending_at_signals():
         call_in_new_process(partial(signal_and_wait, os.getpid(), signal.SIGTERM))

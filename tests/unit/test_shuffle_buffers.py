@@ -16,6 +16,7 @@ from seq2seq_cli.tokenizers.tokenizer import PAD_ID, Tokenizers, fit_tokenizers
 
 NUM_PAIRS = 5 * 4_096 + 100  # five blocks, and a part of one
 MOST_PAIRS = 2 * 4_096  # so that there are three buffers
+OTHER_CASES = [(False, 0.9), (True, 0.4), (True, 0.9)]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_batches_start_at_any_position(tokenizers_and_store, samplers):
 
 @pytest.mark.parametrize(
     ("samplers", "share"),
-    [(False, 0.4), (False, 0.9), (True, 0.4), pytest.param(True, 0.9, marks=pytest.mark.slow)],
+    [(False, 0.4), *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_CASES)],
     indirect=["samplers"],
 )
 def test_another_batch_size_leaves_the_pairs_that_were_not_used(
