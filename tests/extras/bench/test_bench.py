@@ -55,6 +55,7 @@ def test_bench_train_finds_the_batch_size(numbers, seq2seq):
     seq2seq("bench", "train", numbers / "numbers.yaml", *options).ok()
 
 
+@pytest.mark.slow
 def test_bench_translate_measures_each_precision(trained, seq2seq):
     options = ("--precision", "fp32", "--precision", "int8", "--lines", 20)
     found = json.loads(seq2seq("bench", "translate", trained, *options, "--json").stdout)

@@ -325,6 +325,7 @@ def as_earlier_version(path: Path) -> None:
     path.write_text(json.dumps({**state, "sha256": sha256(content.encode()).hexdigest()}))
 
 
+@pytest.mark.slow
 def test_a_model_that_forgets_is_not_kept(all_runs, domain, seq2seq, tmp_path):
     """The first model is scored before it is trained, and stays if all others are worse."""
     general = tmp_path / "general.tsv"

@@ -83,6 +83,7 @@ def rows_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_interruptions_in_every_stage_change_nothing(trained, seq2seq, mono, student, tmp_path):
     output = tmp_path / "student"
     command = ["distill", trained, "--src", mono, "--output", output, *STUDENT]

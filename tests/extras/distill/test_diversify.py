@@ -126,6 +126,7 @@ def test_the_length_of_later_stages_follows_the_updates_of_the_first(config, tmp
     assert found == [(None, 156, 3.0), (None, 78, 1.5)]
 
 
+@pytest.mark.slow
 def test_interruptions_in_every_stage_change_nothing(config, seq2seq, diversified, tmp_path):
     output = tmp_path / "0"
     for number, (sign, how) in enumerate(
@@ -218,6 +219,7 @@ def test_other_options_need_another_run(config, diversified, trained, seq2seq):
     assert seq2seq(*command, diversified).exit_code == 0, "nothing of it has changed"
 
 
+@pytest.mark.slow
 def test_text_that_both_models_know_by_heart_adds_nothing(seq2seq, tmp_path):
     """All one or two digits, so that no model makes a mistake."""
     numbers = [str(number) for number in range(100)]

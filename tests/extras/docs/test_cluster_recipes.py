@@ -47,6 +47,7 @@ def whole(trained: Path, source: Path, seq2seq: Command) -> bytes:
     return output.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_array_of_slurm_translates_what_one_job_translates(trained, source, whole):
     script, output = RECIPES / "translate.slurm", source.parent / "big.tgt"
     for number in (2, 1):

@@ -75,6 +75,7 @@ def ours(seq2seq: Command, run: Path, lines: list[str], *options: object) -> lis
 LINES = ["1 2", "3\t7\u00a08  9", "", " ", "5 4 3 2 1 0", "9", "6 6 6 7"]
 
 
+@pytest.mark.slow
 def test_argos_translate_gives_the_same_translations(trained, numbers, seq2seq, tmp_path):
     """Of a run with two vocabularies of words; the folder of the package is its own."""
     package = tmp_path / "numbers.argosmodel"

@@ -128,6 +128,7 @@ def test_marian_gets_its_model_back(options, seq2seq, tmp_path):
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_transformers_computes_with_the_positions_of_marian(seq2seq, tmp_path):
     """They are stored, as transformers would compute others; the epsilons differ."""
     write_marian(tmp_path / "first", 5)
@@ -163,6 +164,7 @@ def logits_here(run: Path, lines: list[str]) -> torch.Tensor:
     return torch.cat(logits)
 
 
+@pytest.mark.slow
 def test_a_pre_norm_model_comes_back_from_transformers(seq2seq, tmp_path):
     """It is a Pegasus model with MarianTokenizer's files there; `import` compares it."""
     write_marian(tmp_path / "marian", 4, norm="pre")

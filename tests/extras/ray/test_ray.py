@@ -253,6 +253,7 @@ def test_translate_ray_says_what_to_install(trained, tmp_path):
     assert result.returncode == 2
 
 
+@pytest.mark.slow
 def test_recipe_for_ray_train_survives_a_killed_worker(seq2seq, tmp_path):
     """It ends with the weights of one process, within rounding."""
     settings = numbers_config(

@@ -34,6 +34,7 @@ def expected(names_run: Path) -> dict[str, str]:
 # The contract of LibreTranslate
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_equal_members_answers_as_the_run(names_run, server: Served, tmp_path):
     ensemble = as_ensemble(tmp_path / "ensemble", [names_run, names_run])
     with serving(ensemble, "--processes", 1) as served:
@@ -263,6 +264,7 @@ def test_a_glossary_is_kept_to(server: Served):
     assert "5" in form.json["translatedText"]
 
 
+@pytest.mark.slow
 def test_glossaries_work_after_requests_that_end_before_pytorch_is_imported(names_run: Path):
     with serving(names_run, "--processes", 1, "--time-limit", 0.5) as served:
         fields = {"q": "one", "source": "en", "target": "de", "glossary": {"one": "5"}}
@@ -567,6 +569,7 @@ def test_nothing_is_lost_when_processes_are_killed(server: Served, names_run: Pa
     server.wait_for_log("a worker died")
 
 
+@pytest.mark.slow
 def test_killed_model_processes_and_old_models_are_replaced(names_run: Path, tmp_path: Path):
     """Without a lost request."""
     copy = tmp_path / "run"

@@ -177,6 +177,7 @@ def must_end_alike(found: Path, expected: Path) -> None:
         must_be_close(load_file(one / name), load_file(other / name))
 
 
+@pytest.mark.slow
 def test_run_continues_with_another_number_of_processes(whole, tmp_path, caplog):
     """Sharded or not; a damaged shard is found, and the checkpoint before it is used."""
     config, run = whole.parent / "numbers.yaml", tmp_path / "run"
@@ -225,6 +226,7 @@ def fail(path: Path) -> None:
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
 
+@pytest.mark.slow
 def test_full_disk_makes_room_or_leaves_the_checkpoint_out(config, tmp_path):
     settings = [*TWELVE, SHARDED, "training.processes=2", "training.save_every=2"]
     settings += ["training.keep_last=3", "training.max_steps=9", "validation.every=9"]

@@ -99,6 +99,7 @@ def test_table_and_json(config, searched, seq2seq):
     assert report["best"] == int(rows[1][0])
 
 
+@pytest.mark.slow
 def test_interruptions_change_nothing(config, searched, seq2seq, tmp_path):
     folder = tmp_path / "searched"
     result = seq2seq(*command(config, folder, 1e-9))  # ends after the first update
