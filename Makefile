@@ -65,9 +65,9 @@ test: .venv/installed-test
 test-extras: .venv/installed-test-extras
 	$(PYTEST) tests/extras
 
-# What takes seconds, or compiles: the core's and those of extras.
+# The slow tests of the core and of extras, in turn: some of one file take minutes.
 test-slow: .venv/installed-test-extras
-	$(BIN)/python -m pytest --numprocesses auto -m slow
+	$(PYTEST) --dist load -m slow
 
 # Eight minutes: tests, comparisons and tables that need a GPU; install PyTorch's build for it first.
 gpu: .venv/installed-test

@@ -98,13 +98,18 @@ def shortages_reported() -> Iterator[None]:
         raise UserError(
             "there is not enough memory: use smaller batches, a smaller beam, or fewer processes"
         ) from None
-    except (RuntimeError, EOFError) as error:  # EOFError: Python's fork server could not fork
-        if isinstance(error, RuntimeError) and str(error) not in _NO_THREADS:
+    except RuntimeError as error:
+        if str(error) not in _NO_THREADS:
             raise
-        raise UserError(
-            "the system cannot start another thread or process: raise the limit of processes "
-            "(ulimit -u, or the pids limit of a container) or of memory (ulimit -v)"
-        ) from None
+        raise no_more_processes() from None
+
+
+def no_more_processes() -> UserError:
+    """Return the error where the system starts no further thread or process."""
+    return UserError(
+        "the system cannot start another thread or process: raise the limit of processes "
+        "(ulimit -u, or the pids limit of a container) or of memory (ulimit -v)"
+    )
 
 
 def how_to_install(extra: str) -> str:

@@ -6,7 +6,6 @@ B sentences, T target positions, R rows of them, V target vocabulary.
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -181,12 +180,10 @@ def located(text: ParallelText, run_dir: Path) -> ParallelText | None:
     The text that the run was trained with is preferred; other text is returned with a warning. None
     if a file is in neither. Raises UserError if a file has no counterpart, wherever it is.
     """
-    hashes: set[str] = set()
-    with suppress(UserError, OSError, KeyError, TypeError, AttributeError):
-        hashes.update(read_json(RunFolder(run_dir).members()[0].manifest)["data"].values())
+    hashes = _hashes_of_training(run_dir)
     others: list[ParallelText] = []
     mistakes: list[UserError] = []
-    for folder in (Path(), *run_dir.resolve().parents):
+    for folder in (Path(), *(p for p in run_dir.resolve().parents if p != Path.cwd())):
         found = text.in_folder(folder)
         try:
             files = found.files
@@ -198,17 +195,27 @@ def located(text: ParallelText, run_dir: Path) -> ParallelText | None:
                 return found
             others.append(found)
     if others:
-        logger.warning(f"the text {others[0].name} is not the one that {run_dir} was trained with")
+        logger.warning(
+            f"{others[0].name} has changed since {run_dir} was trained, or is another text"
+        )
         return others[0]
     if mistakes:
         raise mistakes[0]
     return None
 
 
-def valid_text(config: Config, run_dir: Path, tag: str | None = None) -> ParallelText:
-    """Return the validation text of a run, or what has this tag, be it by `decoding.tag`.
+def _hashes_of_training(run_dir: Path) -> set[str]:
+    """Return the hashes of the texts that a run was trained with; none if that is not known."""
+    try:
+        return {*read_json(RunFolder(run_dir).members()[0].manifest)["data"].values()}
+    except (UserError, OSError, KeyError, TypeError, AttributeError):
+        return set()
 
-    Raises UserError if there is none, or no longer.
+
+def valid_text(config: Config, run_dir: Path, tag: str | None = None) -> ParallelText:
+    """Return the validation text of a run, or its corpora with this tag.
+
+    Corpora without one have `decoding.tag`. Raises UserError if there is none, or no longer.
     """
     text = config.valid_text
     if text is None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
-from seq2seq_cli.errors import Interrupted, Terminated, UserError
+from seq2seq_cli.errors import Interrupted, Terminated, UserError, no_more_processes
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -55,9 +55,19 @@ def process_context(*imports: str, **environment: str) -> BaseContext:
             forkserver.ensure_running()
     # Wait for the imports here, where Ctrl-C raises KeyboardInterrupt.
     process = context.Process(target=os.getpid)
-    process.start()
+    with fork_server_watched():
+        process.start()
     process.join()
     return context
+
+
+@contextmanager
+def fork_server_watched() -> Iterator[None]:
+    """Raise UserError if the fork server dies where a process is started: it could not fork."""
+    try:
+        yield
+    except EOFError:
+        raise no_more_processes() from None
 
 
 @contextmanager
@@ -112,14 +122,17 @@ def _pool(num_processes: int, context: BaseContext, *on_start: Any) -> ProcessPo
 def _submit(
     pool: ProcessPoolExecutor, work: Callable[..., Result], *arguments: object
 ) -> Future[Result]:
-    """Give work to a pool, which may start a process for it, and then its thread."""
+    """Give work to a pool, which starts processes for it, and a thread that ends them.
+
+    Without this thread, the pool can end if it is forgotten and the processes are killed.
+    """
     try:
-        with held_signals(signal.SIGINT, signal.SIGTERM):
+        with held_signals(signal.SIGINT, signal.SIGTERM), fork_server_watched():
             return pool.submit(work, *arguments)
     except RuntimeError as error:
-        if not isinstance(error, BrokenProcessPool):  # no thread, which would end the process
+        if not isinstance(error, BrokenProcessPool):
             pool._executor_manager_thread = None  # type: ignore[assignment]
-            for process in multiprocessing.active_children():
+            for process in pool._processes.values():
                 process.kill()
         raise
 

@@ -54,7 +54,7 @@ def compare(
     given: options.TextToScore,
     run_dirs: RunDirs = None,
     hypotheses: TranslationFiles = None,
-    tag: options.Tag = None,
+    tag: options.TagOfText = None,
     metrics: options.MetricNames = None,
     test: Test = "randomization",
     trials: Trials = None,

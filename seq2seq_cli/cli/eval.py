@@ -50,7 +50,7 @@ LossOnly = Annotated[
 def evaluate(
     run_dir: options.RunDir,
     given: options.TextToScore,
-    tag: options.Tag = None,
+    tag: options.TagOfText = None,
     metrics: options.MetricNames = None,
     bootstrap: options.Resamples = 1_000,
     breakdown: BreakDown = False,

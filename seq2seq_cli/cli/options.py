@@ -103,6 +103,14 @@ Tag = Annotated[
     str | None,
     typer.Option("--tag", help="Tag to prepend to every source sentence (decoding.tag)."),
 ]
+TagOfText = Annotated[
+    str | None,
+    typer.Option(
+        "--tag",
+        help="Tag to prepend to every source sentence (decoding.tag); of the run's own validation "
+        "text, only the part with this tag is used.",
+    ),
+]
 TestSetName = Annotated[
     str | None,
     typer.Option(

@@ -6,6 +6,7 @@ from pathlib import Path
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -59,8 +60,7 @@ def average_weights(
         decides = output is None and not force
         if decides:
             _check_that_scores_decide(run_dir, config)
-        given = config.valid_text
-        text = valid_text(config, run_dir) if decides else given and located(given, run_dir)
+        text = valid_text(config, run_dir) if decides else _text_if_there(config, run_dir)
 
         def score() -> Scores:
             translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
@@ -86,6 +86,10 @@ def average_weights(
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")
         return "\n".join(lines)
+
+
+def _text_if_there(config: Config, run_dir: Path) -> ParallelText | None:
+    return located(config.valid_text, run_dir) if config.valid_text else None
 
 
 def _check_that_scores_decide(run_dir: Path, config: Config) -> None:

@@ -160,7 +160,7 @@ def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> 
 def warn_of_defaults(config: Config, num_pairs: int) -> None:
     """Warn of options that `with_preset` does not set because the config sets one of their group.
 
-    Except if the config sets the length of a run, to which `warmup_steps: auto` adapts.
+    Except where the config sets a limit of updates, to which `warmup_steps: auto` adapts.
     """
     name, preset = _preset_of(config, num_pairs)
     for section, values in preset.items():

@@ -158,7 +158,7 @@ class ModelConfig(Section):
             case "position_offset" if value and above.get("positions") == "rotary":
                 return "rotary encodes distances only, which no offset changes: leave it at 0"
             case "rotary_cross_attention" if value and above.get("positions") == "sinusoidal":
-                return "true needs positions: rotary in the config"
+                return "true needs positions: rotary in the same config"
         return None
 
 

@@ -370,6 +370,7 @@ class Translator:
         sources = [self.source_of(TranslationInput(line)) for line, _ in pairs]
         texts = src.to_ids_batch([text for text, _ in sources])
         src_ids = ([*before, *text] for (_, before), text in zip(sources, texts, strict=True))
+        # TranslationInput raises TypeError for what is not a string.
         tgt_ids = tgt.to_ids_batch([TranslationInput(translation).text for _, translation in pairs])
         ids = list(zip(src_ids, tgt_ids, strict=True))
         limit = LONGEST_PAIR * self.config.data.max_length

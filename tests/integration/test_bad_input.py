@@ -72,7 +72,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "odd d_model": (option("model.d_model", 63), "d_model: must be a multiple of 2, not 63"),
     "rotary cross-attention alone": (
         option("model", {"rotary_cross_attention": True}),
-        "rotary_cross_attention: true needs positions: rotary in the config",
+        "rotary_cross_attention: true needs positions: rotary in the same config",
     ),
     "rotary heads of an odd size": (
         option("model", {"d_model": 6, "heads": 2, "positions": "rotary"}),

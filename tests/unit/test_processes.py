@@ -109,7 +109,7 @@ def test_process_that_dies_is_an_error():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a stack earlier")
-def test_process_of_a_pool_without_a_thread_ends(imports_shared):
+def test_process_of_a_pool_without_a_thread_ends(imports_shared, capfd):
     context = process_context()
     before = threading.stack_size(1 << 46)  # more than there are addresses
     try:
@@ -120,6 +120,7 @@ def test_process_of_a_pool_without_a_thread_ends(imports_shared):
     for process in multiprocessing.active_children():
         process.join(60)
         assert process.exitcode is not None
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -190,20 +190,19 @@ def _held_out_text(
 ) -> ParallelText:
     """Return held-out text.
 
-    The given fields are for its files in the format of the text to clean, and in formats without
-    default fields. If two files of sentences are cleaned, they are for all of its files, unless
-    some have no default fields.
+    The given fields are for held-out files in the format of the text to clean, and in formats
+    without default fields. If that text is two files of sentences, all held-out files have these
+    fields, unless some are in formats without default fields.
     """
     formats = [name for file in against if (name := format_of_pairs(file))]
     if len(formats) < len(against):
         return _text_of(against, fields, "2" if features else None)  # which follow a tab
     formats_to_clean = {format_of_pairs(file) for file in files}
     lacking = {name for name in formats if PAIRS_FORMATS[name] is None}
-    if fields and formats_to_clean == {None} and not lacking:
-        formats_to_clean = {*formats}
+    for_all = bool(fields) and formats_to_clean == {None} and not lacking
     corpora: list[Corpus] = []
     for file, name in zip(against, formats, strict=True):
-        is_alike = name in formats_to_clean
+        is_alike = for_all or name in formats_to_clean
         given = fields if is_alike or name in lacking else None
         corpora += _text_of([file], given, features if is_alike else None).corpora
     return ParallelText(tuple(corpora))

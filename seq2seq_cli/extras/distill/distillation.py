@@ -79,8 +79,8 @@ def distill(task: Task) -> dict[str, Any]:
     first = task.teacher.members[0]
     first.ensure_is_run()
     teacher = load_config(first.config, task.teacher.overrides)
-    valid = valid_text(task, teacher)
-    check_features(task, teacher)
+    valid = held_out_text(task, teacher)
+    refuse_pairs_without_features(task, teacher)
     if teacher.decoding.n_best > 1:
         raise UserError(
             "distill learns from the best translation of each line: leave out decoding.n_best"
@@ -117,7 +117,7 @@ def distill(task: Task) -> dict[str, Any]:
         )
 
 
-def valid_text(task: Task, teacher: Config) -> ParallelText:
+def held_out_text(task: Task, teacher: Config) -> ParallelText:
     """Return the held-out text: the given one, or the teacher's with the tag of the translations.
 
     Raises UserError if there is none.
@@ -135,16 +135,13 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
         )
     found = located(text, first) if text is not None else None
     tag, is_tagged_by_line = teacher.decoding.tag, task.teacher.input_format == "jsonl"
-    knows_tags = is_tagged_by_line or (tag is None and task.config is not None)
-    if found is not None and not knows_tags:
-        of_tag = found.of_tag(tag)
-        if not of_tag.corpora and tag is None:
-            raise UserError(
-                f"{first} has validation text with tags only ({', '.join(found.tags)}): give --tag"
-            )
-        if not of_tag.corpora:
+    has_one_tag = not is_tagged_by_line and (tag is not None or task.config is None)
+    if found is not None and has_one_tag:
+        tags, found = ", ".join(found.tags), found.of_tag(tag)
+        if not found.corpora and tag is None:
+            raise UserError(f"{first} has validation text with tags only ({tags}): give --tag")
+        if not found.corpora:
             raise UserError(f"{first} has no validation text with the tag {tag}: give {option}")
-        found = of_tag
     if found is None:
         raise UserError(
             f"{first} has no validation text here, to choose the best student: give {option}"
@@ -152,7 +149,7 @@ def valid_text(task: Task, teacher: Config) -> ParallelText:
     return found
 
 
-def check_features(task: Task, teacher: Config) -> None:
+def refuse_pairs_without_features(task: Task, teacher: Config) -> None:
     """Raise UserError for pairs without features if all sources of the teacher's text have some."""
     names = [name for name, text in (("--pairs", task.real), ("--valid", task.valid)) if text]
     if names and teacher.data.train and all(corpus.features for corpus in teacher.data.train):

@@ -160,7 +160,7 @@ class Scheduler:
             if each.tries < _MAX_TRIES:
                 self.put_back(batch, [each])
             else:
-                _fail([each], f"the process that translated it died {_MAX_TRIES} times")
+                fail([each], f"the process that translated it died {_MAX_TRIES} times")
 
     def put_back(self, batch: Batch, taken: Sequence[Waiting]) -> None:
         """Queue sentences of a batch again; the ones that were tried before stay alone."""
@@ -172,7 +172,7 @@ class Scheduler:
     def fail_all(self, reason: str) -> None:
         """Let every queued sentence fail."""
         for ticket in self._tickets:
-            _fail(ticket.waiting, reason)
+            fail(ticket.waiting, reason)
         self.forget(self._tickets)
         self._tickets.clear()
 
@@ -212,7 +212,8 @@ class Scheduler:
         return None
 
 
-def _fail(sentences: Iterable[Waiting], reason: str) -> None:
+def fail(sentences: Iterable[Waiting], reason: str) -> None:
+    """Let sentences that are not translated yet fail: the client may ask again."""
     for each in sentences:
         if not each.result.done():
             each.result.set_exception(RequestError(503, reason, retry_after=5))

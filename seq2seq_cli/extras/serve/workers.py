@@ -14,9 +14,9 @@ from typing import Any
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.serve.messages import WITH_PYTORCH, Batch, BatchResult, packed
 from seq2seq_cli.extras.serve.monitoring import Monitoring
-from seq2seq_cli.extras.serve.scheduler import Scheduler, Waiting
+from seq2seq_cli.extras.serve.scheduler import Scheduler, Waiting, fail
 from seq2seq_cli.extras.serve.served_run import RunToServe
-from seq2seq_cli.processes import process_context
+from seq2seq_cli.processes import fork_server_watched, process_context
 
 logger = logging.getLogger(__name__)
 
@@ -119,12 +119,10 @@ class ModelProcess:
 
 
 def _start_process(runs: Sequence[RunToServe], control: socket.socket) -> None:
-    with control:  # here, as this goes on if the server ends meanwhile
-        try:
-            context: Any = process_context("seq2seq_cli.extras.serve.model_process")
-            context.Process(target=_load_models, args=(runs, control)).start()
-        except EOFError:  # Python's fork server has died, as it could not fork
-            raise _models_died() from None
+    # `control` here, as this goes on if the server ends meanwhile.
+    with control, fork_server_watched():
+        context: Any = process_context("seq2seq_cli.extras.serve.model_process")
+        context.Process(target=_load_models, args=(runs, control)).start()
 
 
 def _load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
@@ -153,7 +151,7 @@ class WorkerGroup:
         self._monitoring = monitoring
         self._when_unable = when_unable
         self._busy: set[asyncio.Task[Any] | None] = set()  # tasks with a batch
-        self._is_retired = False
+        self._is_retired, self._refusal = False, ""
         self._needs_pytorch = False  # before a fork, as one was killed that may have imported it
         # Done when there is a worker; raises UserError if there will be none.
         self.first_worker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -161,9 +159,9 @@ class WorkerGroup:
         scheduler.workers = count if models.can_fork else 1
         self._tasks = [asyncio.create_task(self._work()) for _ in range(scheduler.workers)]
 
-    def retire(self) -> None:
-        """Let each worker finish its batch and end."""
-        self._is_retired = True
+    def retire(self, refusal: str = "") -> None:
+        """Let each worker finish its batch and end; what it does not finish fails if refused."""
+        self._is_retired, self._refusal = True, refusal
         for task in self._tasks:
             if task not in self._busy:
                 task.cancel()
@@ -234,7 +232,7 @@ class WorkerGroup:
             self._monitoring.deaths.inc()
             await asyncio.sleep(_SECONDS_BEFORE_RETRY)
             if taken:
-                self._scheduler.retry(batch, taken)
+                self._give_back(batch, taken, self._scheduler.retry)
             return False
         finally:
             for task in tasks:
@@ -257,6 +255,14 @@ class WorkerGroup:
                 answer.result()
         except BaseException:  # or this task is canceled
             if not batch.cancel():
-                self._scheduler.put_back(*batch.result())
+                self._give_back(*batch.result(), self._scheduler.put_back)
             raise
         return batch.result()
+
+    def _give_back(
+        self, batch: Batch, taken: list[Waiting], queue: Callable[[Batch, list[Waiting]], None]
+    ) -> None:
+        if self._refusal:
+            fail(taken, self._refusal)
+        else:
+            queue(batch, taken)

@@ -202,23 +202,28 @@ def _validation(config: Config) -> str:
 
 def _training(run: Run) -> str:
     training, batches, plan = run.config.training, run.data.batches, run.state.plan
-    left = batches.num_left(run.state.epoch, run.state.earlier_parts) - run.state.position
-    later = plan.total - run.state.step - -(-left // training.gradient_accumulation)
-    passes = run.state.epoch + later / run.updates_per_epoch  # also of another size of batches
     limit = limit_of_updates(training, plan)
-    if limit == "max_epochs" and training.max_epochs is not None:
-        passes = training.max_epochs  # mixed epochs differ in their numbers of batches
     padding = batches.first_buffer().padding()
     hours = f" or as many as fit into {plan.hours:g} hours" if plan.hours else ""
     averages = f"; EMA {training.ema_decay:g}" if training.ema_decay is not None else ""
     if training.average_checkpoints is not None:
         averages += f"; average of the last {training.average_checkpoints} checkpoints"
     return (
-        f"{plan.total:,} updates ({limit}){hours}, {passes:.1f} "
+        f"{plan.total:,} updates ({limit}){hours}, {_num_epochs(run, limit):.1f} "
         f"epochs of {len(batches):,} batches ({padding:.1%} padding); "
         f"{training.optimizer}, lr {training.lr:g}, {training.schedule} after "
         f"{plan.warmup:,} updates of warm-up{averages}"
     )
+
+
+def _num_epochs(run: Run, limit: str) -> float:
+    """Return how many epochs the run will have; epochs of mixed corpora differ in their updates."""
+    training, state, batches = run.config.training, run.state, run.data.batches
+    if limit == "max_epochs":
+        return float(training.max_epochs or 0)
+    left = batches.num_left(state.epoch, state.earlier_parts) - state.position
+    later = state.plan.total - state.step - -(-left // training.gradient_accumulation)
+    return state.epoch + later / run.updates_per_epoch  # also of another size of batches
 
 
 def _device(run: Run) -> str:

@@ -36,10 +36,10 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.distill import student as student_module
 from seq2seq_cli.extras.distill.distillation import (
     Task,
-    check_features,
+    held_out_text,
+    refuse_pairs_without_features,
     student_config,
     translate_source,
-    valid_text,
 )
 from seq2seq_cli.extras.distill.filters import RULES, Filters, Seen, Translated, judge
 from seq2seq_cli.extras.distill.stages import written
@@ -269,15 +269,17 @@ def test_a_student_of_one_tag_is_validated_on_it(trained, numbers, tmp_path):
     corpora = [Corpus.model_validate({**text, "tag": tag}) for tag in ("<x>", None, "<y>")]
     teacher = teacher.updated(data={"valid": tuple(corpora)}, decoding={"tag": "<x>"})
     task = Task(Job((trained,)), tmp_path / "src", tmp_path / "run", Filters(3.0, 5.0))
-    assert valid_text(task, teacher).tags == ["<x>"]
+    assert held_out_text(task, teacher).tags == ["<x>"]
     by_line = replace(task, teacher=Job((trained,), input_format="jsonl"))
-    assert valid_text(by_line, teacher).tags == ["<x>", "<y>"]
+    assert held_out_text(by_line, teacher).tags == ["<x>", "<y>"]
     untagged = teacher.updated(decoding={"tag": None})
-    assert valid_text(task, untagged).tags == []
-    assert valid_text(replace(task, config=untagged), teacher) == untagged.valid_text
+    assert held_out_text(task, untagged).tags == []
+    assert held_out_text(replace(task, config=untagged), teacher) == untagged.valid_text
     for tag, message in (("<z>", "give --valid"), (None, r"tags only \(<x>\): give --tag")):
         with pytest.raises(UserError, match=message):
-            valid_text(task, teacher.updated(decoding={"tag": tag}, data={"valid": (corpora[0],)}))
+            held_out_text(
+                task, teacher.updated(decoding={"tag": tag}, data={"valid": (corpora[0],)})
+            )
 
 
 def test_pairs_of_a_teacher_with_features_need_some(trained, tmp_path):
@@ -292,11 +294,11 @@ def test_pairs_of_a_teacher_with_features_need_some(trained, tmp_path):
         teacher.updated(data={"train": corpora}) for corpora in ((lemmas,), (lemmas, plain))
     )
     for given, names in ((task, "--pairs"), (replace(task, valid=text), "--pairs and --valid")):
-        check_features(given, teacher)
-        check_features(given, mixed)
+        refuse_pairs_without_features(given, teacher)
+        refuse_pairs_without_features(given, mixed)
         with pytest.raises(UserError, match=f"^{names}: the teacher was trained with features"):
-            check_features(given, with_features)
-    check_features(replace(task, real=None), with_features)
+            refuse_pairs_without_features(given, with_features)
+    refuse_pairs_without_features(replace(task, real=None), with_features)
 
 
 def test_an_ensemble_teaches_and_real_pairs_are_mixed_in(trained, seq2seq, mono, tmp_path):

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from seq2seq_cli.extras.serve.messages import SearchOptions, SentenceInput
+from seq2seq_cli.extras.serve.messages import WITH_PYTORCH, SearchOptions, SentenceInput
 from seq2seq_cli.extras.serve.monitoring import Monitoring
+from seq2seq_cli.extras.serve.responses import RequestError
 from seq2seq_cli.extras.serve.scheduler import Scheduler, SentenceToTranslate, Submission
 from seq2seq_cli.extras.serve.service import TranslationService
 from seq2seq_cli.extras.serve.workers import ModelProcess, WorkerDiedError, WorkerGroup
@@ -52,9 +53,11 @@ class Started:
     scheduler: Scheduler
     monitoring: Monitoring
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    requests: list[bytes] = field(default_factory=list)  # for workers
 
-    def submit(self, text: str) -> Submission:
-        sentence = SentenceToTranslate(0, SentenceInput(text), SearchOptions())
+    def submit(self, text: str, *, with_constraints: bool = False) -> Submission:
+        options = SearchOptions(with_constraints=with_constraints)
+        sentence = SentenceToTranslate(0, SentenceInput(text), options)
         return self.scheduler.submit([sentence])
 
     async def translate(self, text: str) -> str:
@@ -72,7 +75,8 @@ async def workers(count: int, *, can_fork: bool = True) -> AsyncIterator[Started
     started = Started(group, scheduler, monitoring)
 
     def start_worker() -> None:
-        _, (connection,), _, _ = socket.recv_fds(theirs, 1, 1)
+        request, (connection,), _, _ = socket.recv_fds(theirs, 1, 1)
+        started.requests.append(request)
         with socket.socket(fileno=connection):
             command = [sys.executable, "-I", "-S", "-c", WORKER, str(connection)]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[connection])
@@ -142,6 +146,37 @@ def test_a_fork_is_killed_when_its_requests_are_canceled_and_the_worker_of_a_gpu
             assert await gpu.translate("one") == "ONE"
             assert await cpu.translate("one") == "ONE"
             assert len(gpu.processes) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("with_constraints", [False, True])
+def test_a_worker_that_was_killed_with_constraints_is_replaced_by_one_with_pytorch(
+    with_constraints: bool,
+):
+    """Importing it may take longer than a request, so that it would never be imported."""
+
+    async def test():
+        async with workers(1) as started:
+            submission = started.submit("wait", with_constraints=with_constraints)
+            await until(lambda: started.scheduler.num_waiting == 0)
+            submission.close()
+            await until(lambda: len(started.requests) == 2)
+            assert (started.requests[1] == WITH_PYTORCH) == with_constraints
+
+    run(test)
+
+
+def test_what_workers_of_other_languages_did_not_finish_fails():
+    async def test():
+        async with workers(1) as started:
+            (result,) = started.submit("wait").results
+            await until(lambda: started.scheduler.num_waiting == 0)
+            started.group.retire("other languages")
+            started.processes[0].kill()
+            with pytest.raises(RequestError, match="other languages"):
+                await result
+            assert started.scheduler.num_waiting == 0
 
     run(test)
 
