@@ -33,8 +33,8 @@ settings.load_profile("short")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than cores: tests wait for other processes, browsers and servers."""
-    return num_cores() + 1
+    """Two processes more than cores: tests wait for other processes, browsers and servers."""
+    return num_cores() + 2
 
 
 def pytest_collection_finish() -> None:

@@ -12,6 +12,7 @@ from faults.hostile_lines import complaint, failures
 from launched import run_script
 
 
+@pytest.mark.slow
 def test_translate_writes_one_line_per_hostile_line(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
     assert list(failures(20, seed=7, folder=tmp_path)) == []

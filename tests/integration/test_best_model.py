@@ -127,6 +127,7 @@ def test_4_grams_are_counted_with_the_bleu_tokenizer():
     assert share_with_4_grams(lines, "zh") == 3 / 5
 
 
+@pytest.mark.slow
 def test_best_models_are_kept_until_the_next_validation(worded, seq2seq: Command, tmp_path):
     """New validation text invalidates their scores, but the models stay."""
     settings = yaml.safe_load(worded.read_text())

@@ -49,6 +49,7 @@ def test_training_is_deterministic(run, config, seq2seq, tmp_path):
     assert json.loads(seq2seq("diff", run, tmp_path / "again", "--json").stdout) == []
 
 
+@pytest.mark.slow
 def test_diff_names_a_different_seed_and_its_consequences(run, config, seq2seq, tmp_path):
     other = tmp_path / "other"
     assert seq2seq("train", config, "--run-dir", other, "--set", "training.seed=2").exit_code == 0

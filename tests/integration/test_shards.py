@@ -173,6 +173,7 @@ def test_text_that_changes_meanwhile_gets_no_record(trained, source, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["big.src", "part.part"]
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_write_the_same_shard(trained, seq2seq, source, tmp_path):
     with (tmp_path / "part.part").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

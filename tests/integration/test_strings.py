@@ -124,7 +124,7 @@ def test_text_of_a_run_is_found_from_another_folder(seq2seq, tmp_path, monkeypat
     assert "is not the one" not in again.stderr
     with (tmp_path / "project/text/valid.tsv").open("a") as file:
         file.write(f"{COMMENT}\tpositive\n")
-    changed = "text/valid.tsv is not the one that project/runs/labels was trained with"
+    changed = "text/valid.tsv has changed since project/runs/labels was trained"
     assert changed in seq2seq(*command).ok().stderr
     shutil.rmtree(tmp_path / "text")
     assert f"project/{changed}" in seq2seq(*command).ok().stderr

@@ -59,6 +59,7 @@ def test_shared_vocabulary_with_normalization_per_side(run, seq2seq):
     assert report["exact_match"] >= 90
 
 
+@pytest.mark.slow
 def test_run_with_normalization_per_side_can_be_resumed_and_reused(run, folder, seq2seq, tmp_path):
     config = folder / "numbers.yaml"
     more = ("--set", "training.max_steps=202", "--set", "training.log_every=1")

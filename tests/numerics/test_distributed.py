@@ -60,6 +60,7 @@ def test_three_processes_match_one(config, tmp_path):
             torch.testing.assert_close(value, weights[0][name], atol=1e-6, rtol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 def test_process_that_dies_before_it_connects_ends_the_run(config):
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(UserError, match=r"process [01] failed with status 7"):
@@ -70,6 +71,7 @@ def test_process_that_dies_before_it_connects_ends_the_run(config):
 UNLESS_SPAWNED = pytest.mark.skipif(sys.platform != "linux", reason="spawn does not deliver it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=UNLESS_SPAWNED), signal.SIGTERM]
 )
@@ -79,6 +81,7 @@ def test_signal_ends_processes_that_did_not_exist_yet(number):
     assert stop.value.exit_status == 128 + number
 
 
+@pytest.mark.slow
 def test_dead_process_is_noticed_outside_of_collectives(config):
     """`ORPHANS` has one that exits."""
     reason = r"was killed by signal 9 \(out of memory\?\)"
@@ -135,17 +138,20 @@ def test_user_error_of_one_process_is_reported(config):
         launch(partial(refuse, load_config(config)), 2)
 
 
+@pytest.mark.slow
 def test_error_of_the_system_names_its_file(tmp_path):
     with pytest.raises(FileNotFoundError) as error:
         launch((tmp_path / "gone").read_bytes, 2)
     assert error.value.filename == str(tmp_path / "gone")
 
 
+@pytest.mark.slow
 def test_exception_of_the_main_process_is_reported_with_its_traceback(config):
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*in fail\n.*a bug of the main process"):
         launch(partial(fail, load_config(config)), 2)
 
 
+@pytest.mark.slow
 def test_user_error_of_the_main_process_ends_the_others(config):
     with pytest.raises(UserError, match=r"^the ids are gone$"):
         launch(partial(refuse_in_main, load_config(config)), 2)

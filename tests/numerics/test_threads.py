@@ -11,6 +11,7 @@ from seq2seq_cli.native.sources import FLAGS, FOLDER
 PROGRAM = Path(__file__).with_name("threads.c")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="no compiler")
 @pytest.mark.parametrize("threads", [2, 8])
 def test_every_item_of_a_loop_is_worked_on_once(threads, tmp_path):
