@@ -436,6 +436,7 @@ def test_run_that_crashed_before_its_first_checkpoint_restarts(numbers, seq2seq,
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
+@pytest.mark.slow
 def test_damaged_caches_are_rebuilt(numbers, seq2seq, tmp_path, monkeypatch):
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path))
     expected = _text_facts(seq2seq, numbers)

@@ -116,6 +116,7 @@ def test_validation_prevented_by_a_stop_runs_first_on_resume(
     must_show_every_point_once(run)
 
 
+@pytest.mark.slow
 def test_validation_lost_in_a_crash_runs_again_on_resume(config, whole, seq2seq, tmp_path):
     """It is logged and its model is kept, but the checkpoint does not tell of it yet."""
     run = begun(config, tmp_path / "run", 16)

@@ -32,6 +32,7 @@ def by_heart(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path
     return run
 
 
+@pytest.mark.slow
 def test_references_are_normalized_like_the_target(by_heart, seq2seq):
     """The model can only write lower case, and a perfect model gets a perfect score."""
     found = json.loads(seq2seq("eval", by_heart, "--json").stdout)

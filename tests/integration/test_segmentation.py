@@ -97,7 +97,8 @@ def test_lines_of_several_sentences_are_translated_sentence_by_sentence(
     assert at_limit.stderr.startswith(f"{len(groups)} translation{'s' * (not is_one)} hit the")
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
 def test_segmentation_is_reported_once(run, lines, seq2seq, tmp_path, processes):
     """The lines make more than one chunk."""
     (tmp_path / "in").write_text("".join(f"{one} {one}\n" for one in (lines * 30)))

@@ -128,6 +128,7 @@ def test_eval_reads_standard_input(name, trained, numbers, seq2seq, expected):
         assert "standard input can be read only once" in twice
 
 
+@pytest.mark.slow
 def test_score_and_check_read_pipes(trained, numbers, seq2seq, piped):
     src, tgt = sides(numbers)
     files = ("--src", numbers / "test.src", "--ref", numbers / "test.tgt")

@@ -97,6 +97,7 @@ def test_output_that_the_terminal_cannot_show_is_escaped(folder, tmp_path):
     assert f"  \\u2581 {TAG} \\u2581n" in done.stdout
 
 
+@pytest.mark.slow
 def test_vocab_does_not_replace_that_of_a_run(run, folder, seq2seq):
     message = seq2seq("vocab", folder / "numbers.yaml", "--output", run).error()
     assert "is the folder of a run, which has a vocabulary" in message

@@ -303,6 +303,7 @@ def run_check(seq2seq: Command, folder: Path, config: dict, *more: str):
     return seq2seq("check", folder / "x.yaml", *more)
 
 
+@pytest.mark.slow
 def test_huge_line_is_bad_and_never_held_in_memory(config, seq2seq, tmp_path):
     assert run_check(seq2seq, tmp_path, config).exit_code == 0  # what checking needs anyway
     with (tmp_path / "train.src").open("r+b") as file:

@@ -14,6 +14,7 @@ import torch
 from rounded_models import LINEAR, rounded
 from small_models import MODES, build, make_requests, random_sources, stepwise_logits
 from torch import Tensor, nn
+from variants import half_of_them_slow
 
 from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder, Precision
 from seq2seq_cli.decoding.engines.choice import make_decoder
@@ -100,15 +101,17 @@ SAME = {"fp32": 90, "bf16": 1, "int8": 10}
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"norm": "post", "attention_bias": False, "tie_embeddings": True},
-        {"activation": "gelu", "d_model": 64, "d_ff": 128},
-        {"d_model": 20, "d_ff": 30},
-        {"positions": "rotary"},
-        {"positions": "rotary", "rotary_cross_attention": True},
-        {"positions": "rotary", "d_model": 20, "norm": "post"},
-    ],
+    half_of_them_slow(
+        [
+            {},
+            {"norm": "post", "attention_bias": False, "tie_embeddings": True},
+            {"activation": "gelu", "d_model": 64, "d_ff": 128},
+            {"d_model": 20, "d_ff": 30},
+            {"positions": "rotary"},
+            {"positions": "rotary", "rotary_cross_attention": True},
+            {"positions": "rotary", "d_model": 20, "norm": "post"},
+        ]
+    ),
     ids=str,
 )
 def test_cpu_decoder_logits_match_the_rounded_model(options, precision):
@@ -336,16 +339,18 @@ def with_part(kind: str) -> Transformer:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     "kind",
-    [
-        "activation",
-        "approximate gelu",
-        "norm",
-        "norm without bias",
-        "last norm",
-        "one layer's activation",
-        "one layer's heads",
-        "one layer's norms",
-    ],
+    half_of_them_slow(
+        [
+            "activation",
+            "approximate gelu",
+            "norm",
+            "norm without bias",
+            "last norm",
+            "one layer's activation",
+            "one layer's heads",
+            "one layer's norms",
+        ]
+    ),
 )
 def test_unknown_model_part_never_runs_on_the_cpu_engines(kind, precision):
     model = with_part(kind)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from small_models import build, stepwise_logits
 from torch import nn
+from variants import half_of_them_slow
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import Activation, AttentionScale, EngineName, NormPosition
@@ -67,7 +68,9 @@ def assert_same_logits(engine: EngineName, model: Any) -> None:
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("options", ALL, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize(
+    "options", half_of_them_slow(ALL), ids=lambda options: "-".join(map(str, options.values()))
+)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_supports_or_rejects_every_model_option(engine, options):
     model = build(0, vocabulary=70, **options)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from random_searches import Stepwise, assert_same
 from small_models import MODES, build, make_requests, random_sources
+from variants import half_of_them_slow
 
 from seq2seq_cli.config.types import Activation, AttentionScale, NormPosition, Positions
 from seq2seq_cli.decoding.engines.base import PlainDecoder
@@ -112,7 +113,7 @@ def test_shapes_follow_from_the_config(seed, is_shared):
 
 @needs_library
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", half_of_them_slow(range(12)))
 def test_it_translates_as_the_model_in_pytorch_does(seed, precision, tmp_path):
     """In fp32 as the model itself, in all precisions as the engine that PyTorch's search uses."""
     model = random_model(seed)

@@ -211,6 +211,7 @@ def fail_twice(config: Config) -> tuple[tuple[float, float], list, list[float], 
         return (*fail_in_one_process(parallel), *fail_late(parallel))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("imports_shared")
 def test_all_processes_split_a_batch_too_large_for_one(config):
     """Also late, for a batch of a size that fitted before: none waits for another in vain."""

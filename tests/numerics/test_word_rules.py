@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from small_models import translator
+from variants import half_of_them_slow
 
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.decoding.search.banned_words import BannedWords
@@ -117,7 +118,7 @@ def test_marks_are_required_as_words_where_they_are_words():
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
-@pytest.mark.parametrize("text", ["東京", "東", "です。"])
+@pytest.mark.parametrize("text", half_of_them_slow(["東京", "東", "です。"]))
 def test_required_words_of_scripts_without_spaces_get_no_spaces(kind, text):
     tokenizer = tokenizer_of(kind, "ja")
     assert TargetWords(tokenizer).phrase(text).word_ends is None  # any character may follow

@@ -47,7 +47,7 @@ class Gateway:
     @property
     def pairs(self) -> list[LanguagePair]:
         """The languages of each run."""
-        return self.service.pairs
+        return [run.languages for run in self.service.runs]
 
     @property
     def languages(self) -> list[str]:

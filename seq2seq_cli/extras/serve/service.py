@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.errors import UserError, shortages_reported
 from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.scheduler import Outputs, Scheduler, SentenceToTranslate, Submission
@@ -117,11 +116,6 @@ class TranslationService:
         submission.results = [result or next(queued) for result in cached]
         return submission
 
-    @property
-    def pairs(self) -> list[LanguagePair]:
-        """The languages of each run."""
-        return [run.languages for run in self.runs]
-
     def kill_workers(self) -> None:
         """Kill the workers."""
         if self._group is not None:
@@ -140,13 +134,14 @@ class TranslationService:
         except BaseException:
             await group.stop()
             raise
-        old_pairs, self.runs = self.pairs, runs
-        refusal = OTHER_LANGUAGES if self.pairs != old_pairs else ""
+        is_other = [run.languages for run in runs] != [run.languages for run in self.runs]
+        refusal = OTHER_LANGUAGES if is_other else ""
         if self._group is not None:
             self._group.retire(refusal)
         if refusal:
             self._scheduler.fail_all(refusal)
         self._group = group
+        self.runs = runs
         self._cache = TranslationCache(self._cache_bytes)  # the old models still fill the old one
         self.monitoring.loads.inc()
 
