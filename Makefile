@@ -67,7 +67,7 @@ test-extras: .venv/installed-test-extras
 
 # The slow tests of the core and of extras, in turn: some of one file take minutes.
 test-slow: .venv/installed-test-extras
-	$(PYTEST) --dist load -m slow
+	$(PYTEST) --dist worksteal -m slow
 
 # Eight minutes: tests, comparisons and tables that need a GPU; install PyTorch's build for it first.
 gpu: .venv/installed-test
