@@ -32,6 +32,7 @@ settings.register_profile(
 settings.load_profile("short")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Two processes more than cores: tests wait for other processes, browsers and servers."""
     return num_cores() + 2

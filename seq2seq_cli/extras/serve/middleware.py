@@ -12,7 +12,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from seq2seq_cli.extras.serve.monitoring import Monitoring
-from seq2seq_cli.extras.serve.responses import CLIENT_GONE, RequestError, error_response
+from seq2seq_cli.extras.serve.responses import (
+    CLIENT_GONE,
+    SHUTTING_DOWN,
+    RequestError,
+    error_response,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +49,12 @@ class Observer:
     seconds_to_send: float  # for each part of an answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start, status = time.perf_counter(), 500
+        start, status, has_begun = time.perf_counter(), 500, False
 
         async def send_in_time(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_begun = message["status"], True
                 headers = MutableHeaders(scope=message)
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
@@ -64,6 +69,11 @@ class Observer:
             await self.app(scope, receive, send_in_time)
         except ClientDisconnect:
             status = CLIENT_GONE
+        except asyncio.CancelledError:  # the server ends, and waits no longer
+            if not has_begun:
+                answer = error_response(scope, 503, SHUTTING_DOWN, {"Retry-After": "5"})
+                with contextlib.suppress(ClientDisconnect):
+                    await answer(scope, receive, send_in_time)
         except Exception:  # was answered with status 500, unless an answer had begun
             logger.exception("a request has failed")
         finally:

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Scope
 
 CLIENT_GONE = 499  # logged and counted when the client has closed the connection
+SHUTTING_DOWN = "the server is shutting down"
 
 
 class RequestError(HTTPException):

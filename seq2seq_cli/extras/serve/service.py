@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from seq2seq_cli.errors import UserError, shortages_reported
 from seq2seq_cli.extras.serve.monitoring import Monitoring
+from seq2seq_cli.extras.serve.responses import SHUTTING_DOWN
 from seq2seq_cli.extras.serve.scheduler import Outputs, Scheduler, SentenceToTranslate, Submission
 from seq2seq_cli.extras.serve.served_run import RunToServe, ServedRun
 from seq2seq_cli.extras.serve.workers import ModelProcess, WorkerGroup
@@ -101,7 +102,7 @@ class TranslationService:
             if self._group is not None:
                 await self._group.stop()
             self._group = None
-            self._scheduler.fail_all("the server is shutting down")
+            self._scheduler.fail_all(SHUTTING_DOWN)
 
     def submit(self, sentences: Sequence[SentenceToTranslate]) -> Submission:
         """Queue the sentences that are not cached. Raises RequestError if the queue is full."""

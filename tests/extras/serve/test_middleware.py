@@ -1,4 +1,7 @@
-"""A handler's own failure is an answer with status 500; a client that has left gets none."""
+"""A handler's own failure is an answer with status 500; a client that has left gets none.
+
+A request that is canceled, since the server ends, is answered with status 503.
+"""
 
 import asyncio
 import errno
@@ -11,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from seq2seq_cli.extras.serve.middleware import Observer
 from seq2seq_cli.extras.serve.monitoring import Monitoring
-from seq2seq_cli.extras.serve.responses import answer_error
+from seq2seq_cli.extras.serve.responses import SHUTTING_DOWN, answer_error
 
 SCOPE = {"type": "http", "method": "GET", "path": "/spec", "headers": []}
 
@@ -53,3 +56,35 @@ def test_a_client_that_has_left_is_no_failure(caplog):
 
     assert status_counted(PlainTextResponse("specification"), leave) == "499"
     assert "a request has failed" not in caplog.text
+
+
+async def cancel_itself(scope: Scope, receive: Receive, send: Send) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.Event().wait()
+
+
+async def cancel_after_start(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await cancel_itself(scope, receive, send)
+
+
+def test_a_request_that_the_end_of_the_server_cancels_is_answered():
+    parts: list[Message] = []
+    assert status_counted(cancel_itself, parts.append) == "503"
+    assert SHUTTING_DOWN.encode() in parts[1]["body"]
+
+
+def test_an_answer_that_has_begun_is_not_followed_by_another():
+    parts: list[Message] = []
+    assert status_counted(cancel_after_start, parts.append) == "200"
+    assert len(parts) == 1
+
+
+def test_a_client_that_leaves_a_server_that_ends_is_no_failure(caplog):
+    def leave(message: Message) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    assert status_counted(cancel_itself, leave) == "503"
+    assert not caplog.text
