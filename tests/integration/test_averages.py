@@ -171,6 +171,7 @@ def test_signal_in_the_last_validation_stops_what_comes_next(
         must_be_equal(folder.path, runs["ema"])
 
 
+@pytest.mark.slow
 def test_extended_run_ends_as_one_that_was_long_from_the_start(config, runs, tmp_path):
     """The model that it ended with before, an average perhaps, is no part of what goes on."""
     run, given = tmp_path / "run", SCHEDULE_FREE
@@ -305,6 +306,7 @@ def test_ema_may_be_added_later(config, tmp_path, caplog):
         train(given, run)
 
 
+@pytest.mark.slow
 def test_full_disk_loses_no_weights_to_average(config, runs, tmp_path):
     """Nothing can be written between the 11th and the 14th update, when step 12 is due."""
     steps: list[int] = []

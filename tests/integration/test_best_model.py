@@ -62,6 +62,7 @@ def metric_of(run: Path) -> str:
     return str(yaml.safe_load((run / "config.yaml").read_text())["validation"]["metric"])
 
 
+@pytest.mark.slow
 def test_equal_scores_are_ranked_by_validation_loss(worded, seq2seq: Command, tmp_path):
     """No translation is right yet but the loss falls, so early stopping does not trigger."""
     run = tmp_path / "run"

@@ -326,6 +326,7 @@ def test_check_counts_unknown_tokens_of_held_out_text(
     assert "line 1: Haus Garten" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 def test_check_counts_vocabulary_entries_of_rare_characters(
     shared: bool, seq2seq: Command, tmp_path: Path

@@ -121,6 +121,7 @@ def test_members_have_no_score_of_a_metric_that_was_chosen_later(config, run, tm
     assert (len(first.split()), len(ensemble.split())) == (3, 3)  # `member 1` is two words
 
 
+@pytest.mark.slow
 def test_an_ensemble_has_a_search_of_its_own(run, seq2seq, tmp_path):
     """Of two equal members it is theirs, until it is another one."""
     changed = with_search(run, tmp_path, beam_size=3, length_penalty=2.0)
@@ -288,6 +289,7 @@ def test_a_run_with_numbers_keeps_them(config, seq2seq, tmp_path):
     assert not (tmp_path / "run/search.json").exists()
 
 
+@pytest.mark.slow
 def test_averages_are_scored_as_in_validations(config, run, seq2seq, tmp_path):
     """So that scores in the header of the weights, and in model cards, are always of one search."""
     copy, output = with_search(run, tmp_path), tmp_path / "average.safetensors"

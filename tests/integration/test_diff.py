@@ -64,6 +64,7 @@ def test_diff_names_a_different_seed_and_its_consequences(run, config, seq2seq, 
     assert "tokens_per_second" not in result.stdout
 
 
+@pytest.mark.slow
 def test_diff_finds_the_largest_weight_difference(run, copy, seq2seq):
     weights = load_file(run / "model.safetensors")
     name = "decoder.0.feed_forward.expand.weight"

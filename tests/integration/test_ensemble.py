@@ -129,6 +129,7 @@ def test_an_interrupted_ensemble_is_resumed_and_grows(config, ensemble, seq2seq,
     assert len(Translator.load(run).models) == 3
 
 
+@pytest.mark.slow
 def test_the_table_has_the_scores_that_eval_prints(config, ensemble, seq2seq):
     shown = trained(seq2seq, config, ensemble, "--ensemble", 2)
     lines = [line for line in shown.splitlines() if line.startswith(("member ", "ensemble "))]

@@ -38,6 +38,7 @@ def test_the_features_decide(run, folder, seq2seq, tmp_path):
     assert found == "drei eins\n"
 
 
+@pytest.mark.slow
 def test_files_whose_sources_have_features_after_a_tab_give_the_same_scores(run, folder, seq2seq):
     write_rows(folder / "test.tsv", 40, seed=7)
     rows = [line.split("\t") for line in (folder / "test.tsv").read_text().splitlines()]
@@ -103,6 +104,7 @@ def test_bad_lines_are_skipped_where_features_are_collected(run, folder, seq2seq
         seq2seq("vocab", config, *output, *sets).ok()
 
 
+@pytest.mark.slow
 def test_features_that_share_a_position_have_no_order(run, folder, seq2seq, tmp_path):
     options = ("model.feature_positions=false", "training.max_steps=30")
     sets = [part for option in options for part in ("--set", option)]

@@ -85,6 +85,7 @@ def test_hparams_plugin_shows_options_and_best_scores(config, seq2seq: Command, 
     assert names.index("text.train.src") > names.index("model.d_model")
 
 
+@pytest.mark.slow
 def test_resumed_run_is_one_hparams_session_with_its_latest_options(
     config, seq2seq: Command, tmp_path
 ):

@@ -212,6 +212,7 @@ def test_compare_gives_each_run_its_own_tag(back_translated, folder, seq2seq, tm
     assert len({*scores[tagged].values()}) == 2
 
 
+@pytest.mark.slow
 def test_run_length_in_epochs_is_exact_for_fractions_of_corpora(back_translated, tmp_path, caplog):
     """However often it is resumed: the learning rate depends on the last update's number."""
     given = ("training.max_steps=null", "training.max_epochs=3", "training.tokens_per_batch=256")
@@ -239,6 +240,7 @@ def test_self_distillation(back_translated, folder, seq2seq):
     assert "train.distilled.tgt: " in log
 
 
+@pytest.mark.slow
 def test_data_diversification(back_translated, folder, seq2seq):
     """Both sides of the training text are translated, and all three texts trained on."""
     pairs = []
@@ -254,6 +256,7 @@ def test_data_diversification(back_translated, folder, seq2seq):
         assert name in log
 
 
+@pytest.mark.slow
 def test_bidirectional_training_then_fine_tuning(folder, seq2seq):
     both = ("--run-dir", folder / "both", "--set", "data.direction=both")
     log = run(seq2seq, "train", folder / "mine.yaml", *both)

@@ -59,6 +59,7 @@ def whole(config, seq2seq: Command) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_run_with_a_number_keeps_it_where_the_config_says_auto(config, seq2seq, tmp_path):
     """Runs that are older than the automatic length limit have numbers."""
     run = begun(config, tmp_path / "run", 5)
@@ -450,6 +451,7 @@ def test_model_without_config_is_not_overwritten(whole, config, seq2seq, tmp_pat
     assert len(RunFolder(run).all_checkpoints()) == 2
 
 
+@pytest.mark.slow
 def test_max_epochs_holds_after_a_change_of_tokens_per_batch(config, seq2seq, tmp_path):
     run = begun(config, tmp_path / "run", 9)
     given = (

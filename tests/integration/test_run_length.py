@@ -143,6 +143,7 @@ def test_max_hours_ends_a_run_and_can_be_raised(config, seq2seq: Command, tmp_pa
     assert list(points(tmp_path / "run", "train/loss")) == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_max_hours_counts_all_starts_of_a_run(config, seq2seq: Command, tmp_path):
     """Restarting a run does not reset its time."""
     train = ("train", config, "--run-dir", tmp_path / "run")
@@ -244,6 +245,7 @@ def test_processes_with_clocks_of_their_own_make_the_same_plan(config, tmp_path)
     assert rates[len(rates)] < 1e-3
 
 
+@pytest.mark.slow
 def test_time_limit_that_leaves_enough_time_changes_nothing(config, tmp_path):
     for run, limit in ((tmp_path / "without", {}), (tmp_path / "with", {"max_hours": 1.0})):
         given = options(max_steps=25, schedule="cosine", processes=1, **limit)[1::2]

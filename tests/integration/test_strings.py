@@ -51,6 +51,7 @@ def stories(trained_a_little) -> Path:
     return trained_a_little("continuation")
 
 
+@pytest.mark.slow
 def test_the_n_best_list_ranks_every_label(classifier, seq2seq, tmp_path):
     """And its log-probabilities are those that `score` gives to these labels."""
     options = ("--beam-size", 6, "--n-best", 6, "--log-probs", "--format", "tsv")
@@ -93,6 +94,7 @@ def test_eval_of_strings_counts_what_is_right_and_what_is_wrong(classifier, seq2
     assert "symbol_error_rate" in shown and "bleu" not in shown
 
 
+@pytest.mark.slow
 def test_an_average_has_the_scores_of_strings(trained_a_little, seq2seq, tmp_path, monkeypatch):
     run = trained_a_little("classification", **{"training.save_every": 1})
     monkeypatch.chdir(ROOT)  # where its validation text is

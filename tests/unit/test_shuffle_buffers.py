@@ -30,7 +30,9 @@ def tokenizers_and_store(tmp_path_factory) -> tuple[Tokenizers, TokenStore]:
     return tokenizers, open_store(text, tokenizers, "error", 99)
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "sampled"])
+@pytest.fixture(
+    params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "sampled"]
+)
 def samplers(request, tokenizers_and_store) -> SubwordSamplers | None:
     if not request.param:
         return None
