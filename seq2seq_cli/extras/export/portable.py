@@ -68,7 +68,10 @@ def portable_text(text: str) -> str:
 
 def portable_command(arguments: Sequence[object]) -> str:
     """Return a recorded command as a line for a shell."""
-    return shlex.join(PurePath(x).name if n == 0 else x for n, x in enumerate(map(str, arguments)))
+    words = list(map(str, arguments))
+    names = (PurePath(program).name for program in words[:1])
+    words[:1] = ("seq2seq" if name == "__main__.py" else name for name in names)  # python -m
+    return shlex.join(words)
 
 
 def _mapped(value: Any, function: Callable[[str], str]) -> Any:

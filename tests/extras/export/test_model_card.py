@@ -11,7 +11,12 @@ from number_task import FAST, numbers_config, write_config
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.text import DataConfig
-from seq2seq_cli.extras.export.portable import portable_config, portable_record, portable_text
+from seq2seq_cli.extras.export.portable import (
+    portable_command,
+    portable_config,
+    portable_record,
+    portable_text,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -83,6 +88,13 @@ def test_paths_of_this_machine_become_names(trained, tmp_path):
         "n": 3,
         "to": "{tgt: b.en}",
     }
+
+
+@pytest.mark.parametrize("program", ["bin/seq2seq", "lib/seq2seq_cli/__main__.py"])
+def test_the_recorded_command_can_be_used_elsewhere(program):
+    arguments = ["/home/me/" + program, "train", "my text.yaml"]
+    assert portable_command(arguments) == "seq2seq train 'my text.yaml'"
+    assert portable_command([]) == ""
 
 
 @pytest.mark.parametrize(
