@@ -1,16 +1,19 @@
 """The commands on real files, from end to end."""
 
 import gzip
+import html
 import json
 import os
 import pty
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import markdown
 import pytest
 import torch
 import yaml
@@ -24,6 +27,7 @@ from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.evaluation import evaluate_corpus
 from seq2seq_cli.metrics.metrics import Scoring
+from seq2seq_cli.training.logging.metrics_log import as_markdown
 
 SCALARS = {
     "train/loss",
@@ -206,6 +210,25 @@ def test_tensorboard_shows_samples_and_the_config(trained, numbers):
     assert f"| {src} | {tgt} | {tgt} |" in samples
     config = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "    d_model: 64" in config.replace("      d_model", "    d_model")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a | b",
+        "2*3*4",
+        "_e_ __x__",
+        "&amp; <b>",
+        "`a|b`",
+        "[l](http://a.b)",
+        "![x](http://a.b/p.png)",
+    ],
+)
+def test_samples_are_shown_as_they_are(text):
+    """TensorBoard's page reads samples as Markdown."""
+    page = markdown.markdown(f"| source |\n|---|\n| {as_markdown(text)} |", extensions=["tables"])
+    (shown,) = re.findall("<td>(.*)</td>", page)
+    assert html.unescape(shown) == text
 
 
 def test_run_folder_has_everything_to_reproduce_the_run(trained, numbers):

@@ -145,6 +145,8 @@ def weight_statistics(model: Transformer, batches: Batches) -> Statistics:
         attention, logits_BTV = model.record_attention(ids.src_BS, ids.tgt_in_BT)
         attention_study.require_finite(logits_BTV)
         is_src_BS, is_tgt_BT = ids.src_BS != PAD_ID, ids.labels_BT != IGNORE_INDEX
+        if not model.config.source_eos:  # the encoder has padding in its place
+            is_src_BS &= ids.src_BS != EOS_ID
         sides: dict[Kind, tuple[Tensor, Tensor]] = {
             "encoder": (is_src_BS, ids.src_BS),
             "decoder": (is_tgt_BT, ids.tgt_in_BT),

@@ -32,7 +32,7 @@ Record = Callable[[str, str, Tensor], None]
 class Trace:
     """The tensors of one forward pass under teacher forcing, in the order of computation."""
 
-    source: tuple[str, ...]  # tokens of the encoder's input, EOS last
+    source: tuple[str, ...]  # tokens of the encoder's input
     target: tuple[str, ...]  # tokens of the decoder's input, BOS first
     tensors: tuple[NamedTensor, ...]
 
@@ -56,7 +56,8 @@ def trace_sentence(
     """
     src, tgt = translator.tokenizers
     segment, (ids, *_) = source_and_targets(translator, source, target, tag)
-    src_ids, tgt_ids = [*segment.src_ids, EOS_ID], [BOS_ID, *ids]
+    has_eos = translator.model.config.source_eos or not segment.src_ids
+    src_ids, tgt_ids = [*segment.src_ids, *[EOS_ID] * has_eos], [BOS_ID, *ids]
     device = translator.model.device
     batch = (torch.tensor([ids], device=device) for ids in (src_ids, tgt_ids))
     tensors = tuple(trace_tensors(translator.model, *batch))

@@ -135,8 +135,7 @@ class Monitor:
         rows = ["| source | reference | translation |", "|---|---|---|"]
         sources, hypotheses, (references, *_), _ = scores.translated
         for texts in list(zip(sources, references, hypotheses, strict=True))[:count]:
-            row = " | ".join(re.sub(r"[\\|]", r"\\\g<0>", text or "") for text in texts)
-            rows.append(f"| {row.replace('<', '&lt;')} |")
+            rows.append(f"| {' | '.join(as_markdown(text or '') for text in texts)} |")
         self._tensorboard.text(step, "valid/samples", "\n".join(rows))
 
     def plots(self, step: int, plots: Sequence[Summary]) -> None:
@@ -152,6 +151,12 @@ class Monitor:
         # JSON has no NaN.
         numbers = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
         self._metrics.append(f"{json.dumps({'step': step, **numbers})}\n".encode())
+
+
+def as_markdown(text: str) -> str:
+    """Escape a text, so that a cell of a table in Markdown shows it as it is."""
+    escaped = re.sub(r"[\\|*_`\[\]]", r"\\\g<0>", text)
+    return escaped.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, float]:

@@ -36,6 +36,7 @@ from seq2seq_cli.extras.inspect.head_statistics import (
     weight_statistics,
     zeroed_head,
 )
+from seq2seq_cli.extras.inspect.trace import trace_sentence
 from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, Tokenizer, Tokenizers
@@ -105,9 +106,10 @@ def test_zeroed_head_is_restored_after_an_exception():
     assert attention.output.weight.requires_grad
 
 
+@pytest.mark.parametrize("source_eos", [True, False])
 @torch.no_grad()
-def test_facts_of_a_batch_are_those_of_its_sentences():
-    model = build(seed=3, heads=2, layers=2)
+def test_facts_of_a_batch_are_those_of_its_sentences(source_eos):
+    model = build(seed=3, heads=2, layers=2, source_eos=source_eos)
     facts = weight_statistics(model, batches_of(PAIRS, CPU))
     for index, kind in enumerate(KINDS):
         for layer in range(2):
@@ -118,6 +120,8 @@ def test_facts_of_a_batch_are_those_of_its_sentences():
                     weights_QM = model.attention_weights(src_BS, tgt_BT[:, :-1])[index][layer][
                         0, head
                     ]
+                    if kind == "encoder" and not source_eos:
+                        weights_QM = weights_QM[:-1]
                     words_QM = weights_QM if kind == "decoder" else weights_QM[:, :-1]  # no EOS
                     for query, row in enumerate(words_QM.tolist()):
                         greatest.append(max(row))
@@ -192,6 +196,18 @@ def test_study_holds_what_the_model_computes(source, target):
         assert prediction.entropy == pytest.approx(
             float(torch.distributions.Categorical(logits=logits_TV[row]).entropy()), rel=1e-4
         )
+
+
+@pytest.mark.parametrize("source_eos", [True, False])
+def test_a_trace_has_what_the_encoder_gets(source_eos):
+    ours = translator(source_eos=source_eos)
+    trace = trace_sentence(ours, "a hen", "東京")
+    src_ids, tgt_ids = (ours.tokenizers.src.to_ids(text) for text in ("a hen", "東京"))
+    assert trace.source == (*ours.tokenizers.src.pieces_of(src_ids), *["</s>"] * source_eos)
+    tensors = {tensor.name: tensor.values for tensor in trace.tensors}
+    assert tensors["src_ids"].shape == (1, len(trace.source))
+    logits_BTV = ours.model(torch.tensor([[*src_ids, EOS_ID]]), torch.tensor([[BOS_ID, *tgt_ids]]))
+    torch.testing.assert_close(tensors["logits"], logits_BTV)
 
 
 def test_words_and_punctuation_of_a_study():
