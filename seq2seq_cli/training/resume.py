@@ -69,15 +69,32 @@ def start_or_resume(
         return start_run(folder, config, parallel, hooks, source)
 
     run = parallel.in_main(in_main)
-    state = parallel.broadcast(run.state if run is not None else TrainingState())
+    state, begun = parallel.broadcast(
+        (TrainingState(), b"") if run is None else (run.state, folder.config.read_bytes())
+    )
     if run is None:
+        _check_same_folder(folder, begun)
         run = set_up_run(load_config(folder.config), parallel, hooks, folder)
+        if run.data.batches.key != state.text:
+            raise UserError(
+                "the training text of this process is not the main one's: all machines must find "
+                "the same text at the same paths"
+            )
         load_checkpoint(folder.checkpoint(state.step), run)
         run.state = state  # may differ from the one in the checkpoint
     parallel.start(run, folder.checkpoint(state.step))
     parallel.barrier()  # a machine with a cache of its own first splits the text into tokens
     gc.freeze()  # the garbage collector need not search what stays until the end of the run
     return run
+
+
+def _check_same_folder(folder: RunFolder, begun: bytes) -> None:
+    """Raise UserError unless the run's config is the one that the main process has written."""
+    if not folder.exists or folder.config.read_bytes() != begun:
+        raise UserError(
+            f"the main process trains another run than {folder.path}: all machines must find the "
+            "same folder at this path"
+        )
 
 
 def start_run(

@@ -338,6 +338,32 @@ def test_torchrun_trains_the_same_run(whole, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("run", "is_same_text", "own", "expected"),
+    [
+        ("../run", True, "--set=training.shard=full", "finished after 40 updates"),
+        ("../run", False, "", "all machines must find the same text at the same paths"),
+        ("run", True, "", "all machines must find the same folder at this path"),
+    ],
+    ids=["other options", "other text", "other run"],
+)
+def test_machines_train_the_same_run(tmp_path, run, is_same_text, own, expected):
+    """Each process is in a folder of its own, as on another machine; the second has an option."""
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        config = numbers_config(tmp_path / str(number), 300 if is_same_text else 300 + number)
+        text = {"src": "train.src", "tgt": "train.tgt"}
+        settings = config | {"data": {"train": text}, "validation": {}}
+        write_config(tmp_path, settings)
+    shell = f'cd "$0/$RANK"; [ $RANK = 0 ] || set -- "$@" {own}; exec "$@"'
+    command = (*TRAIN, "../numbers.yaml", "--run-dir", run)
+    process = start(*TORCHRUN, "--no-python", "sh", "-c", shell, tmp_path, *command)
+    _, stderr = process.communicate(timeout=120)
+    assert (process.returncode == 0) == ("finished" in expected), stderr
+    assert expected in stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_sigterm_to_one_process_saves_and_stops_all(config, tmp_path, rank):
     options = (TWO, "--set=training.log_every=1")

@@ -106,9 +106,12 @@ def _join_launched_group(config: Config) -> SingleProcess:
 
 
 def _strategy(config: Config, group: distributed.ProcessGroup, threads: int) -> SingleProcess:
+    """Return what the main process's config asks for."""
     parallel = SingleProcess()
     if distributed.get_world_size() > 1:
-        is_sharded = config.training.shard == "full"
+        shards = [config.training.shard]
+        distributed.broadcast_object_list(shards, src=0, group=group)
+        is_sharded = shards == ["full"]
         kind = plugins.load("shard", "fully_shard").FullyShard if is_sharded else DataParallel
         parallel = kind(group, threads)
     if os.environ.get("TORCHELASTIC_RUN_ID") != RUN_ID:
