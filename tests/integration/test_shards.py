@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,22 @@ def test_two_processes_do_not_write_the_same_shard(trained, seq2seq, source, tmp
         shard = ("-i", source, "-o", tmp_path / "part", "--shard", "1/2")
         refused = seq2seq("translate", trained, *shard)
     assert "another process is writing" in refused.error()
+
+
+def test_a_shard_of_another_process_can_be_waited_for(trained, source, tmp_path, caplog):
+    caplog.set_level("INFO", "seq2seq_cli")
+    given = Job((trained,), "cpu"), Shard(1, 1), source, tmp_path / "part"
+    mine, other = ShardTask(*given), ShardTask(*given)
+    mine.wait_for_others()
+    assert not caplog.text
+    with ThreadPoolExecutor(1) as pool:
+        with other.opened():
+            waiting = pool.submit(mine.wait_for_others)
+            while "waiting for another process, which translates shard 1/1" not in caplog.text:
+                assert not waiting.done()
+            assert not mine.is_done()
+        waiting.result()
+        assert mine.is_done()
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -128,6 +128,15 @@ class ShardTask:
         except UserError:  # it has no record, a damaged one, or one of another version
             return False
 
+    def wait_for_others(self) -> None:
+        """Wait until no other process writes the output."""
+        with suppress(FileNotFoundError), self._part.open("rb") as file:
+            try:
+                lock(file.fileno(), shared=True)
+            except BlockingIOError:
+                logger.info(f"waiting for another process, which translates shard {self.shard}")
+                lock(file.fileno(), shared=True, waits=True)
+
     @contextmanager
     def opened(self) -> Iterator[tuple[Place, Iterator[str], Path]]:
         """Give the place of the lines in the file, the lines, and the file to write to.
@@ -137,7 +146,7 @@ class ShardTask:
         """
         refuse_archive(self.source)
         _check_output(self.output, [self.source])
-        part = self.output.with_name(self.output.name + ".part")
+        part = self._part
         _check_output(part, [self.source])
         place, lines = lines_of_shard(self.source, self.shard, self._text.num_bytes)
         _ = self.models  # cached now: loading finds out whether they have changed
@@ -157,6 +166,10 @@ class ShardTask:
             # First the record, which does not fit an older output: `is_done` compares both.
             write_json(Record.path(self.output), asdict(self._record(part)))
             part.replace(self.output)
+
+    @property
+    def _part(self) -> Path:
+        return self.output.with_name(self.output.name + ".part")
 
     @functools.cached_property
     def _text(self) -> SourceText:
