@@ -8,6 +8,7 @@ from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import DeviceName
+from seq2seq_cli.decoding.default_search import read_default_search
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import Scores, evaluate_corpus, located, valid_text
@@ -24,6 +25,7 @@ from seq2seq_cli.training.checkpoints.choose_model import (
     install,
     score_candidates,
 )
+from seq2seq_cli.training.choose_search import choose_search_again
 
 _LAST = 5  # checkpoints, or as many as there are
 
@@ -80,9 +82,12 @@ def average_weights(
             save_tensors(mean_of_files(average.files, model), output, facts)
             lines.append(f"written to {output}")
         elif force or is_better:
-            newest = folder.last_checkpoint
+            newest, search = folder.last_checkpoint, read_default_search(folder)
+            folder.search.unlink(missing_ok=True)
             install(folder, model, average, metrics, read_state(newest) if newest else None)
             lines.append(f"{folder.model} is now the {average.name}")
+            if search is not None and text is not None:
+                choose_search_again(folder, search, text)
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")
         return "\n".join(lines)

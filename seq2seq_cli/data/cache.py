@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import TypeAdapter
 
@@ -77,12 +77,9 @@ def writing(key: str) -> Iterator[None]:
     path = cache_folder() / f"{_WRITING}{key}"
     with ExitStack() as stack:
         for _ in range(_MOST_TRIES):
-            try:
+            with advising(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(path.open("w"))
-            except OSError as error:
-                error.strerror = f"{error.strerror} (SEQ2SEQ_CACHE names another cache folder)"
-                raise
+                file = stack.enter_context(_opened_to_lock(path))
             with naming(path):
                 lock_file(file.fileno(), waits=True)  # without locks, the last store is kept
             if is_at(path, file.fileno()):
@@ -95,6 +92,26 @@ def writing(key: str) -> Iterator[None]:
         finally:
             with suppress(PermissionError):  # of Windows, as it is open
                 path.unlink(missing_ok=True)
+
+
+@contextmanager
+def advising(path: Path) -> Iterator[None]:
+    """Add the whole path, and what can be done, to errors about an entry of the cache."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        error.strerror = f"{error.strerror} (SEQ2SEQ_CACHE names another cache folder)"
+        raise
+
+
+def _opened_to_lock(path: Path) -> BinaryIO:
+    try:
+        return path.open("wb")
+    except PermissionError:
+        if not path.exists():
+            raise
+        return path.open("rb")  # a killed process of another user has left it
 
 
 def lock(folder: Path) -> int:
@@ -188,14 +205,15 @@ def cached_counts(
                 for text, before in zip(texts, hashes, strict=True):
                     if hash_of_files(text.files) != before:
                         raise UserError(changed_meanwhile(text.name))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomic(path, json.dumps([asdict(one) for one in counts]).encode())
+                with suppress(OSError):  # the folder may belong to another user
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_atomic(path, json.dumps([asdict(one) for one in counts]).encode())
     return counts
 
 
 def _read_counts(path: Path) -> list[CorpusCounts] | None:
-    """Return counts from the cache; None if they are missing or damaged."""
+    """Return counts from the cache; None if they are missing, damaged, or another user's own."""
     try:
         return TypeAdapter(list[CorpusCounts]).validate_json(read_bounded(path, MEBIBYTE))
-    except (FileNotFoundError, UserError, ValueError):
+    except (OSError, UserError, ValueError):
         return None

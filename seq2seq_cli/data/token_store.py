@@ -330,7 +330,8 @@ class _Request(NamedTuple):
                     if segment is None:
                         folder = cache.cache_folder() / key
                         if is_listed(folder):  # damaged
-                            shutil.rmtree(folder)
+                            with cache.advising(folder):
+                                shutil.rmtree(folder)
                         _write_segment(self._chunks(split, text, key), folder)
                         segment = _Segment(folder, self.tokenizers)
                         num_written += 1

@@ -10,6 +10,7 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.metrics import METRICS
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.decoding.default_search import DefaultSearch, MeasuredSearch, read_default_search
 from seq2seq_cli.decoding.requests import NotFiniteError
 from seq2seq_cli.decoding.translation import TranslationInput
@@ -20,6 +21,7 @@ from seq2seq_cli.files import write_json
 from seq2seq_cli.metrics.metrics import Scoring, score_text
 from seq2seq_cli.metrics.references import References, group_by_source, references_of
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.corpus import hash_of_files
 from seq2seq_cli.tokenizers.tokenizer import load_tokenizers
 from seq2seq_cli.training.run import Hooks, Run, nothing
 from seq2seq_cli.training.signals import StopRequest
@@ -71,14 +73,26 @@ def choose_search_of_ensemble(ensemble: RunFolder) -> None:
     if len(chosen) < len(members):
         ensemble.search.unlink(missing_ok=True)
         return
-    step, scored_by = sum(one.step for one in chosen), chosen[0].scored_by  # the same in all
+    step, scored_by = sum(one.step for one in chosen), hash_of_files(one.search for one in members)
     if _is_chosen(ensemble, step, scored_by):
         return
-    config = load_config(members[0].config)
-    assert config.valid_text is not None, "the members have chosen by it"
-    tokenizers = load_tokenizers(members[0], config.tokenizer)
-    valid = read_held_out(config.valid_text, tokenizers, config.data)
-    _choose(ensemble, config, valid, step, scored_by, StopRequest(), Hooks())
+    text = load_config(members[0].config).valid_text
+    assert text is not None, "the members have chosen by it"
+    _choose_by(text, ensemble, members[0], step, scored_by)
+
+
+def choose_search_again(folder: RunFolder, before: DefaultSearch, text: ParallelText) -> None:
+    """Measure searches with a model that has replaced the one of an earlier choice."""
+    _choose_by(text, folder, folder, before.step, before.scored_by)
+
+
+def _choose_by(
+    text: ParallelText, folder: RunFolder, run: RunFolder, step: int, scored_by: str
+) -> None:
+    """Choose a search for a run or ensemble, of which `run` is a member, by validation text."""
+    config = load_config(run.config)
+    valid = read_held_out(text, load_tokenizers(run, config.tokenizer), config.data)
+    _choose(folder, config, valid, step, scored_by, StopRequest(), Hooks())
 
 
 def _choose(

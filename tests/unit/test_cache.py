@@ -15,6 +15,7 @@ from growing_files import growing
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.data.cache import (
+    COUNTS,
     FACTS,
     FILES,
     cache_folder,
@@ -94,6 +95,15 @@ def test_a_cache_that_cannot_be_written_names_its_setting(tmp_path, tokenizers, 
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "link"))
     with pytest.raises(FileExistsError, match="SEQ2SEQ_CACHE names another cache folder"):
         stored(tmp_path, 0, tokenizers)
+
+
+def test_text_is_counted_where_the_counts_cannot_be_kept(tmp_path, cache):
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in LINES))
+    text = ParallelText.of(src=tmp_path / "text", tgt=tmp_path / "text")
+    cache.mkdir()
+    (cache / COUNTS).touch()
+    first, again = (cached_counts(text, (), "error") for _ in range(2))
+    assert first == again
 
 
 def test_least_recently_used_store_is_evicted_first(tmp_path, cache, tokenizers, monkeypatch):

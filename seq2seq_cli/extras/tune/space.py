@@ -16,7 +16,7 @@ _LOG_FROM = 10  # times its low end, from which a range is searched on a logarit
 _DIGITS = 3  # of a number that is tried
 # What is scored, and how. Normalization of the target changes references.
 _OF_SCORES = (
-    *("validation.", "data.valid", "data.general", "data.direction"),
+    *("validation.", "data.valid", "data.general", "data.direction", "data.on_bad_line"),
     "tokenizer.normalization",
 )
 
@@ -119,6 +119,11 @@ def parse(given: str, config: Config, check: Check) -> Option:
         raise UserError(
             f"{shown}: scores per token of different vocabularies cannot be compared; choose "
             "another validation.metric, such as bleu or chrf"
+        )
+    if name == "data.max_length" and not is_of_text:
+        raise UserError(
+            f"{shown}: loss, perplexity and accuracy leave out pairs of more than 8 times as many "
+            "tokens; choose another validation.metric, such as bleu or chrf"
         )
     try:
         option = _option(name, text, config, check)

@@ -248,6 +248,8 @@ def test_trials_keep_the_values_of_a_preset(config, seq2seq, tmp_path):
         (["data.direction=forward,reverse"], "all trials must be scored alike"),
         (["tokenizer.normalization=nfkc_cf,identity"], "all trials must be scored alike"),
         (["model.dropout=0..0.4", "training.consistency=x1..x2"], "but the config has null"),
+        (["data.on_bad_line=skip,error"], "all trials must be scored alike"),
+        (["data.max_length=9..99"], "leave out pairs of more than 8 times as many tokens"),
         (["tokenizer.vocab_size=100,200"], "different vocabularies cannot be compared"),
     ],
 )
