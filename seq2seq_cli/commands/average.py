@@ -49,11 +49,7 @@ def average_weights(
     folder = RunFolder(run_dir)
     folder.ensure_is_run()
     if output is not None:
-        if not output.parent.is_dir():
-            raise UserError(f"{output}: there is no folder {output.parent}")
-        own = [one.resolve() for one in (folder.model, folder.checkpoints, folder.best)]
-        if any(output.resolve().is_relative_to(one) for one in own):
-            raise UserError(f"{output} belongs to the run: choose another --output")
+        _check_output(output, folder)
     with folder.locked():
         average = _select(folder, last, best, steps)
         which = "best" if folder.model.is_file() else str(average.files[0])
@@ -83,7 +79,7 @@ def average_weights(
             lines.append(f"written to {output}")
         elif force or is_better:
             newest, search = folder.last_checkpoint, read_default_search(folder)
-            folder.search.unlink(missing_ok=True)
+            folder.search.unlink(missing_ok=True)  # the choice of another model
             install(folder, model, average, metrics, read_state(newest) if newest else None)
             lines.append(f"{folder.model} is now the {average.name}")
             if search is not None and text is not None:
@@ -91,6 +87,15 @@ def average_weights(
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")
         return "\n".join(lines)
+
+
+def _check_output(output: Path, folder: RunFolder) -> None:
+    """Raise UserError if the average cannot be written there."""
+    if not output.parent.is_dir():
+        raise UserError(f"{output}: there is no folder {output.parent}")
+    own = [one.resolve() for one in (folder.model, folder.checkpoints, folder.best)]
+    if any(output.resolve().is_relative_to(one) for one in own):
+        raise UserError(f"{output} belongs to the run: choose another --output")
 
 
 def _text_if_there(config: Config, run_dir: Path) -> ParallelText | None:
