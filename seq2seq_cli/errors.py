@@ -15,6 +15,7 @@ GOES_ON = "interrupted; the same command goes on"
 
 # Temporary errors: of a network file system, a disk, or memory and files in use by others.
 _TEMPORARY = {"EIO", "ESTALE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ETIMEDOUT"}
+_NO_ROOM = "failed to map segment"  # of a shared library
 _NO_THREADS = {"can't start new thread", os.strerror(errno.EAGAIN)}  # of Python, and of PyTorch
 
 
@@ -94,7 +95,9 @@ def shortages_reported() -> Iterator[None]:
             f"this needs the package {error.name}, which {RUNTIME} does not install: "
             f"pip uninstall {RUNTIME}, then pip install seq2seq-cli"
         ) from None
-    except MemoryError:
+    except (ImportError, MemoryError) as error:
+        if isinstance(error, ImportError) and _NO_ROOM not in str(error):
+            raise
         raise UserError(
             "there is not enough memory: use smaller batches, a smaller beam, or fewer processes"
         ) from None

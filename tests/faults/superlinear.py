@@ -40,7 +40,7 @@ from seq2seq_cli.extras.serve.documents.formats import READERS, FormatName
 from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
 from seq2seq_cli.extras.serve.glossary import Glossary
 from seq2seq_cli.extras.serve.messages import SentenceOutput
-from seq2seq_cli.extras.serve.request_fields import Fields
+from seq2seq_cli.extras.serve.request_fields import Fields, Limits
 from seq2seq_cli.extras.serve.responses import RequestError
 from seq2seq_cli.text import quoting
 from seq2seq_cli.text.sentences import find_inner_marks, separator, split_sentences
@@ -118,7 +118,7 @@ def request(content_type: str) -> Callable[[str], object]:
         headers = [(b"content-type", content_type.encode())]
         scope = {"type": "http", "headers": headers, "query_string": b""}
         with suppress(RequestError, MultiPartException):
-            return asyncio.run(Fields.read(Request(scope, receive)))
+            return asyncio.run(Fields.read(Request(scope, receive), Limits()))
 
     return read
 

@@ -18,9 +18,12 @@ from seq2seq_cli.errors import UserError, how_to_install, of_system, shortages_r
 from seq2seq_cli.plugins import EXTRAS, load
 
 
-def test_full_memory_is_an_error_of_the_user():
+@pytest.mark.parametrize(
+    "error", [MemoryError(), ImportError("libtorch_cpu.so: failed to map segment")]
+)
+def test_full_memory_is_an_error_of_the_user(error):
     with pytest.raises(UserError, match="there is not enough memory"), shortages_reported():
-        raise MemoryError
+        raise error
 
 
 def test_a_limit_of_open_files_is_named():

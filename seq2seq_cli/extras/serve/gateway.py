@@ -57,7 +57,7 @@ class Gateway:
     async def fields(self, request: Request) -> Fields:
         """Read the fields of a request and check its token; raises RequestError."""
         async with self.in_time():
-            fields = await Fields.read(request)
+            fields = await Fields.read(request, self.limits)
         self.check_token(request, fields.text("api_key", ""))
         return fields
 

@@ -15,7 +15,7 @@ from seq2seq_cli.extras.serve.responses import RequestError, invalid
 _MAX_GLOSSARY_ENTRIES = 200
 _MAX_ENTRY_LENGTH = 200  # characters, on either side
 _LARGE_BODY = 1 << 15  # bytes; it is parsed in a thread, so that other requests go on
-_MAX_FIELDS = 100
+_MAX_FIELDS = 100  # next to texts, each of which is a field of a form
 _MAX_PART_BYTES = 1 << 26  # the limit of the whole body is lower
 
 
@@ -27,6 +27,11 @@ class Limits:
     batch: int = 64  # texts
     alternatives: int = 5
     seconds: float = 60.0
+
+    @property
+    def fields(self) -> int:
+        """Return the number of fields of a form, enough for every request."""
+        return self.batch + _MAX_FIELDS
 
     @property
     def body_bytes(self) -> int:
@@ -44,26 +49,31 @@ class Fields:
     in_json: Collection[str] = ()  # the names of those from JSON
 
     @classmethod
-    async def read(cls, request: Request) -> "Fields":
+    async def read(cls, request: Request, limits: Limits) -> "Fields":
         """Read the body by its content type; the query has defaults for missing fields."""
+
+        def form_values(data: bytes) -> dict[str, Any]:
+            return _form_values(data, limits.fields)
+
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
             raise RequestError(415, f"Unsupported content coding: {coding}")
-        query = _form_values(request.scope["query_string"])
+        query = form_values(request.scope["query_string"])
         if kind == "multipart/form-data":
             _, options = parse_options_header(request.headers["content-type"])
             if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
                 raise invalid(
                     "forms and queries must be in UTF-8"
                 )  # others may take quadratic time
-            async with request.form(max_files=0, max_part_size=_MAX_PART_BYTES) as form:
+            most = {"max_files": 0, "max_fields": limits.fields, "max_part_size": _MAX_PART_BYTES}
+            async with request.form(**most) as form:
                 pairs = [(name, v) for name, v in form.multi_items() if isinstance(v, str)]
             return cls({**query, **_by_name(pairs)})
         body = await request.body()
         is_json = kind == "application/json" or kind.endswith("+json")
         if not is_json and kind != "application/x-www-form-urlencoded" and body:
             raise RequestError(415, f"Unsupported content type: {kind or 'none'}")
-        parse = _json_object if is_json and body else _form_values
+        parse = _json_object if is_json and body else form_values
         values = await asyncio.to_thread(parse, body) if len(body) > _LARGE_BODY else parse(body)
         return cls({**query, **values}, values.keys() if is_json else ())
 
@@ -128,14 +138,14 @@ class Fields:
         return {_well_formed(term): _well_formed(meaning) for term, meaning in value.items()}
 
 
-def _form_values(data: bytes) -> dict[str, Any]:
+def _form_values(data: bytes, most: int) -> dict[str, Any]:
     try:
         text = data.decode()
-        pairs = parse_qsl(text, True, errors="strict", max_num_fields=_MAX_FIELDS)
+        pairs = parse_qsl(text, True, errors="strict", max_num_fields=most)
     except UnicodeDecodeError:
         raise invalid("forms and queries must be in UTF-8") from None
     except ValueError:
-        raise invalid(f"it has more than {_MAX_FIELDS} fields") from None
+        raise invalid(f"it has more than {most} fields") from None
     return _by_name(pairs)
 
 

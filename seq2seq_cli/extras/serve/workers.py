@@ -75,6 +75,7 @@ class ModelProcess:
 
     control: socket.socket
     can_fork: bool  # otherwise it becomes the only worker itself
+    seconds_to_start: float = 120.0  # a worker; after that the process is considered to hang
 
     @classmethod
     async def start(cls, runs: Sequence[RunToServe]) -> "ModelProcess":
@@ -111,9 +112,12 @@ class ModelProcess:
             raise WorkerDiedError(str(error)) from None
         worker = Worker(*await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_MESSAGE))
         try:
-            worker.pid = (await worker.answer())["pid"]
-        except BaseException:
+            async with asyncio.timeout(self.seconds_to_start):
+                worker.pid = (await worker.answer())["pid"]
+        except BaseException as error:
             worker.writer.close()
+            if isinstance(error, TimeoutError):
+                raise WorkerDiedError("the process with the models does not answer") from None
             raise
         return worker
 

@@ -1,5 +1,6 @@
 """seq2seq serve, as its clients see it: the contract, limits, access, and faults."""
 
+import asyncio
 import gzip
 import http.client
 import json
@@ -9,6 +10,7 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -17,8 +19,12 @@ from commands import Command
 from number_task import as_ensemble, number_pairs
 from safetensors.torch import load_file
 from served import Served, serving
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Message
 
 from seq2seq_cli import Translator
+from seq2seq_cli.extras.serve.request_fields import Fields, Limits
 from seq2seq_cli.extras.serve.served_run import RunToServe
 from seq2seq_cli.model.weights import save_tensors
 
@@ -61,6 +67,25 @@ def test_json_form_and_query_get_the_same_answer(server: Served):
     ]
     for answer in answers:
         assert (answer.status, answer.json) == (200, {"translatedText": "3 1 4"})
+
+
+@pytest.mark.parametrize("count", [1_100, 1_101])
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data"])
+def test_a_form_has_room_for_all_texts(kind, count):
+    body = urlencode([("text", "one")] * count)
+    if kind.startswith("multipart"):
+        part = '--x\r\nContent-Disposition: form-data; name="text"\r\n\r\none\r\n'
+        body, kind = f"{part * count}--x--\r\n", f"{kind}; boundary=x"
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body.encode()}
+
+    headers = [(b"content-type", kind.encode())]
+    scope = {"type": "http", "app": None, "headers": headers, "query_string": b""}
+    request = Request(scope, receive)
+    with pytest.raises(HTTPException, match="fields") if count > 1_100 else nullcontext():
+        fields = asyncio.run(Fields.read(request, Limits(batch=1_000)))
+        assert fields.texts("text") == ["one"] * count
 
 
 def test_fields_in_the_query_are_read_as_in_a_form(server: Served):

@@ -196,6 +196,17 @@ def test_models_that_cannot_be_forked_for_a_while_stay():
     run(test)
 
 
+def test_a_process_with_models_that_hangs_is_given_up():
+    async def test():
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            models = ModelProcess(ours, can_fork=True, seconds_to_start=0.01)
+            with pytest.raises(WorkerDiedError, match="does not answer"):
+                await models.new_worker()
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     "shortage",
     [EOFError(), BlockingIOError(), MemoryError(), RuntimeError("can't start new thread")],
