@@ -63,7 +63,8 @@ def choose_search(folder: RunFolder, run: Run, stop: StopRequest) -> None:
     if valid is None or not _has_choice(run.config, valid):
         folder.search.unlink(missing_ok=True)
     elif not _is_chosen(folder, step, scored_by):
-        _choose(folder, run.config, valid, step, scored_by, stop, run.hooks)
+        with run.parallel.all_threads():
+            _choose(folder, run.config, valid, step, scored_by, stop, run.hooks)
 
 
 def choose_search_of_ensemble(ensemble: RunFolder) -> None:

@@ -6,8 +6,9 @@ import json
 import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+from seq2seq_cli import __version__
 from seq2seq_cli.config.loader import config_yaml, flatten, load_config, resume_policies, yaml_text
 from seq2seq_cli.config.metrics import RENAMED_METRICS, TEXT_METRICS
 from seq2seq_cli.config.presets import with_preset
@@ -19,6 +20,7 @@ from seq2seq_cli.data.record import read_record
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic, write_json
+from seq2seq_cli.native.model_code import model_code_hash
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import save_tokenizers
 from seq2seq_cli.training.checkpoints.checkpoint import (
@@ -69,17 +71,13 @@ def start_or_resume(
         return start_run(folder, config, parallel, hooks, source)
 
     run = parallel.in_main(in_main)
-    state, begun = parallel.broadcast(
-        (TrainingState(), b"") if run is None else (run.state, folder.config.read_bytes())
-    )
+    main = parallel.broadcast(_MainProcess.of(folder, run) if run is not None else None)
+    assert main is not None, "the main process has a run"
+    state = main.state
     if run is None:
-        _check_same_folder(folder, begun)
+        main.check_program_and_folder(folder)
         run = set_up_run(load_config(folder.config), parallel, hooks, folder)
-        if run.data.batches.key != state.text:
-            raise UserError(
-                "the training text of this process is not the main one's: all machines must find "
-                "the same text at the same paths"
-            )
+        main.check_text_and_precision(run)
         load_checkpoint(folder.checkpoint(state.step), run)
         run.state = state  # may differ from the one in the checkpoint
     parallel.start(run, folder.checkpoint(state.step))
@@ -88,13 +86,44 @@ def start_or_resume(
     return run
 
 
-def _check_same_folder(folder: RunFolder, begun: bytes) -> None:
-    """Raise UserError unless the run's config is the one that the main process has written."""
-    if not folder.exists or folder.config.read_bytes() != begun:
-        raise UserError(
-            f"the main process trains another run than {folder.path}: all machines must find the "
-            "same folder at this path"
-        )
+class _MainProcess(NamedTuple):
+    """What the main process trains, and all others must."""
+
+    state: TrainingState
+    config: bytes  # the file in the run folder
+    program: tuple[str, str | None]
+    use_bf16: bool
+
+    @classmethod
+    def of(cls, folder: RunFolder, run: Run) -> Self:
+        program = __version__, model_code_hash()
+        return cls(run.state, folder.config.read_bytes(), program, run.use_bf16)
+
+    def check_program_and_folder(self, folder: RunFolder) -> None:
+        """Raise UserError if this process has another version, or finds another run."""
+        if self.program != (__version__, model_code_hash()):
+            raise UserError(
+                "this process has another version of the program than the main one: install the "
+                "same one on all machines"
+            )
+        if not folder.exists or folder.config.read_bytes() != self.config:
+            raise UserError(
+                f"the main process trains another run than {folder.path}: all machines must find "
+                "the same folder at this path"
+            )
+
+    def check_text_and_precision(self, run: Run) -> None:
+        """Raise UserError if this process has other text, or computes in another precision."""
+        if run.data.batches.key != self.state.text:
+            raise UserError(
+                "the training text of this process is not the main one's: all machines must find "
+                "the same text at the same paths"
+            )
+        if run.use_bf16 != self.use_bf16:
+            raise UserError(
+                "training.precision: auto is bf16 on some of these machines and fp32 on others: "
+                "choose one of them"
+            )
 
 
 def start_run(

@@ -12,7 +12,7 @@ from seq2seq_cli.processes import has_terminal
 from seq2seq_cli.training.parallel.process_group import is_started_by_torchrun
 from seq2seq_cli.training.parallel.strategy import SingleProcess
 
-_SECONDS_OF_COPIES = 1.0  # in which a launcher forwards a signal that its processes already had
+SECONDS_OF_COPIES = 1.0  # in which a launcher forwards a signal that its processes already had
 
 
 def _seconds_of_copies(number: int) -> float:
@@ -22,7 +22,7 @@ def _seconds_of_copies(number: int) -> float:
     """
     is_ctrl_c = number == signal.SIGINT and not is_started_by_torchrun() and has_terminal()
     is_started = "TORCHELASTIC_RUN_ID" in os.environ or multiprocessing.parent_process() is not None
-    return _SECONDS_OF_COPIES if is_started and not is_ctrl_c else 0.0
+    return SECONDS_OF_COPIES if is_started and not is_ctrl_c else 0.0
 
 
 class StopRequest:

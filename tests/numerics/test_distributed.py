@@ -4,10 +4,12 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE
@@ -341,26 +343,39 @@ def test_torchrun_trains_the_same_run(whole, tmp_path):
 @pytest.mark.parametrize(
     ("run", "is_same_text", "own", "expected"),
     [
-        ("../run", True, "--set=training.shard=full", "finished after 40 updates"),
-        ("../run", False, "", "all machines must find the same text at the same paths"),
-        ("run", True, "", "all machines must find the same folder at this path"),
+        ("../run", True, 'set -- "$@" --set=training.shard=full', "finished after 40 updates"),
+        ("../run", True, 'export PYTHONPATH="$0/edited"', "another version of the program"),
+        ("../run", False, ":", "all machines must find the same text at the same paths"),
+        ("run", True, ":", "all machines must find the same folder at this path"),
     ],
-    ids=["other options", "other text", "other run"],
+    ids=["other options", "other program", "other text", "other run"],
 )
 def test_machines_train_the_same_run(tmp_path, run, is_same_text, own, expected):
-    """Each process is in a folder of its own, as on another machine; the second has an option."""
+    """Each process is in a folder of its own, as on another machine; the second differs."""
+    edited = shutil.copytree(ROOT / "seq2seq_cli", tmp_path / "edited" / "seq2seq_cli")
+    with (edited / "model/layers.py").open("a") as file:
+        file.write("# edited\n")
     for number in range(2):
         (tmp_path / str(number)).mkdir()
         config = numbers_config(tmp_path / str(number), 300 if is_same_text else 300 + number)
         text = {"src": "train.src", "tgt": "train.tgt"}
         settings = config | {"data": {"train": text}, "validation": {}}
         write_config(tmp_path, settings)
-    shell = f'cd "$0/$RANK"; [ $RANK = 0 ] || set -- "$@" {own}; exec "$@"'
+    shell = f'cd "$0/$RANK"; [ $RANK = 0 ] || {own}; exec "$@"'
     command = (*TRAIN, "../numbers.yaml", "--run-dir", run)
     process = start(*TORCHRUN, "--no-python", "sh", "-c", shell, tmp_path, *command)
     _, stderr = process.communicate(timeout=120)
     assert (process.returncode == 0) == ("finished" in expected), stderr
     assert expected in stderr
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    (server,) = (
+        child
+        for child in children(process.pid)
+        if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    return children(server)
 
 
 @pytest.mark.slow
@@ -369,16 +384,25 @@ def test_sigterm_to_one_process_saves_and_stops_all(config, tmp_path, rank):
     options = (TWO, "--set=training.log_every=1")
     process = start(*TRAIN, config, "--run-dir", tmp_path / "run", *options)
     wait_for_a_line(tmp_path / "run/metrics.jsonl", process)
-    (server,) = (
-        child
-        for child in children(process.pid)
-        if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes()
-    )
-    workers = children(server)
-    os.kill(workers[rank], signal.SIGTERM)
+    os.kill(workers_of(process)[rank], signal.SIGTERM)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 143, stderr
     assert "stopped and saved at step" in stderr
+
+
+@pytest.mark.slow
+def test_repeated_signals_end_a_process_that_hangs(config, tmp_path):
+    """The other waits for it within PyTorch, where Python handles no signals."""
+    options = (TWO, "--set=training.log_every=1")
+    process = start(*TRAIN, config, "--run-dir", tmp_path / "run", *options)
+    wait_for_a_line(tmp_path / "run/metrics.jsonl", process)
+    os.kill(workers_of(process)[1], signal.SIGSTOP)
+    while process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=3)
+    assert process.returncode == 143
+    assert "interrupted\n" in process.communicate()[1]
 
 
 @pytest.mark.slow

@@ -193,6 +193,7 @@ def make_pairs(
     inputs = cleaning | {"format": task.teacher.input_format, "features": has_features}
 
     def clean() -> tuple[Sequence[Path], Facts]:
+        task.teacher.load()  # what it raises comes before the work on a large text
         held_out = {source_hash(pair) for _, pair in readable_pairs(valid, "skip")}
         facts = filters.clean_source(
             task.teacher, task.source, source, has_features=has_features, held_out=held_out
@@ -302,6 +303,12 @@ def check_student(task: Task, valid: ParallelText, teacher: Config) -> None:
 def train_student(
     config: Config, run_dir: Path, source: Path | None = None
 ) -> tuple[Sequence[Path], Facts]:
-    """Train a model, from the run `source` if it is given, or go on with it."""
+    """Train a model, from the run `source` if it is given, or go on with it.
+
+    Raises UserError, among others if the model of a finished run is gone.
+    """
     train(config, run_dir, source=None if RunFolder(run_dir).exists else source)
-    return [RunFolder(run_dir).model], {}
+    model = RunFolder(run_dir).model
+    if not model.is_file():
+        raise UserError(f"{model} is gone: put it back, or choose another --output")
+    return [model], {}

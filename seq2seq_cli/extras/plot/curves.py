@@ -66,9 +66,8 @@ def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
     if x == "tokens":
         places = list(itertools.accumulate(places))
     curves: dict[str, list[tuple[float, float]]] = {}
-    for point in points:
-        step = point.pop("step")
-        at = float(np.interp(step, [0.0, *steps], [0.0, *places]))
+    ats = np.interp([point.pop("step") for point in points], [0.0, *steps], [0.0, *places])
+    for point, at in zip(points, ats.tolist(), strict=True):
         for name, value in point.items():
             curves.setdefault(name, []).append((at, value))
     return RunCurves(str(run_dir), curves)

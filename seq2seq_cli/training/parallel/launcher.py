@@ -13,6 +13,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -49,11 +50,13 @@ from seq2seq_cli.training.parallel.process_group import (
     check_gpus,
     is_started_by_launcher,
 )
+from seq2seq_cli.training.signals import SECONDS_OF_COPIES
 
 logger = logging.getLogger(__name__)
 
 _PARENT_IS_GONE = 3  # exit status
 _SECONDS_OF_A_WAIT = 0.1
+_SECONDS_TO_END = 10.0  # after a second signal
 TRAINING_IMPORTS = ("seq2seq_cli.training.loop",)
 # glibc joins freed blocks, but not the small ones in its cache, which lie between tensors: without
 # the cache, training needs an eighth less memory.
@@ -162,8 +165,7 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
             while not processes.join():
                 pass
         except ProcessExitedException as error:
-            is_terminated = signal.SIGTERM in forwarded
-            raise _reason(folder, error.error_index, error.exit_code, is_terminated) from None
+            raise _reason(folder, error.error_index, error.exit_code, forwarded) from None
     if not results:
         raise Interrupted("interrupted", 128 + signal.SIGINT)  # again, while they ended
     return results[0]
@@ -230,18 +232,27 @@ def _alone(work: Callable[[], None], folder: Path, num_threads: int, logs: bool)
 
 
 @contextmanager
-def _forwarded_signals() -> Iterator[tuple[Path, set[int]]]:
+def _forwarded_signals() -> Iterator[tuple[Path, Mapping[int, float]]]:
     """Forward SIGTERM to the processes while the block runs, and SIGINT where no terminal does.
 
-    A terminal sends Ctrl-C to all processes. Yields a temporary folder, in which a process that
-    does not exist yet finds the signal, and the signals that were received.
+    A terminal sends Ctrl-C to all processes. Processes that a second one does not end, as they wait
+    for one that hangs, are killed. Yields a temporary folder, in which a process that does not
+    exist yet finds the signal, and when each signal was received first.
     """
-    received: set[int] = set()
+    received: dict[int, float] = {}
+    timers: list[threading.Timer] = []
+
+    def kill() -> None:
+        for process in multiprocessing.active_children():
+            process.kill()
 
     def forward(number: int, frame: object) -> None:
         with suppress(OSError):  # a full disk
             Path(folder, f"signal-{number}").touch()
-        received.add(number)
+        now = time.monotonic()
+        if now - received.setdefault(number, now) > SECONDS_OF_COPIES and not timers:
+            timers.append(threading.Timer(_SECONDS_TO_END, kill))
+            timers[0].start()
         if number == signal.SIGTERM or not has_terminal():
             for process in multiprocessing.active_children():
                 assert process.pid is not None, "it was started"
@@ -260,6 +271,8 @@ def _forwarded_signals() -> Iterator[tuple[Path, set[int]]]:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            for timer in timers:
+                timer.cancel()
 
 
 @contextmanager
@@ -323,16 +336,16 @@ def _in_worker(
     raise SystemExit(1)
 
 
-def _reason(folder: Path, rank: int, status: int, is_terminated: bool) -> BaseException:
-    """Return why the processes ended, `rank` first; `is_terminated`: SIGTERM was forwarded."""
+def _reason(folder: Path, rank: int, status: int, forwarded: Mapping[int, float]) -> BaseException:
+    """Return why the processes ended, `rank` first, when they had got some signals."""
     files = {r: folder / f"reason-{r}.json" for r in (0, rank)}
     reasons = {r: read_json(path) for r, path in files.items() if path.exists()}
     first = 0 if reasons.get(0, [""])[0] == "Interrupted" else rank
     if first in reasons:
         kind, arguments = reasons[first]
         return _KINDS[kind](*arguments)
-    if is_terminated:
-        return Interrupted("interrupted", 128 + signal.SIGTERM)
+    if signal.SIGTERM in forwarded or (forwarded and status == -signal.SIGKILL):
+        return Interrupted("interrupted", 128 + max(forwarded))
     if status < 0:
         guess = " (out of memory?)" if status == -signal.SIGKILL else ""
         return UserError(f"process {rank} was killed by signal {-status}{guess}; {WHAT_NOW}")
