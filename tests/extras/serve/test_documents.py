@@ -258,6 +258,21 @@ def test_markup_follows_its_words():
     assert write(source, "html", backwards) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "name", "expected"),
+    [
+        ("see <a x>this <img></a> now", "html", "now <a x>this <img></a> see"),
+        ("see <b>this<!-- c --></b> now", "html", "now <b>this<!-- c --></b> see"),
+        ("see <b><img>one two</b> now", "html", "now <b><img>two one</b> see"),
+        ("<t>see <g>a <g>b<x/></g></g> now</t>", "xml", "<t>now <g><g>b<x/></g> a</g> see</t>"),
+        ("<t>see <b>a &c;</b>now</t>", "xml", "<t>now <b>a &c;</b> see</t>"),
+        ("see **this[^1]** now", "markdown", "now **this[^1]** see"),
+    ],
+)
+def test_markup_without_words_stays_in_its_element(source: str, name: FormatName, expected: str):
+    assert write(source, name, backwards) == expected
+
+
 def test_a_word_that_is_aligned_far_away_does_not_pull_markup_there():
     sentence = READERS["html"]("<b>a b</b> c d e", SPLITTER).sentences[0]
     assert [(s.start, s.end) for s in sentence.spans] == [(0, 3)]

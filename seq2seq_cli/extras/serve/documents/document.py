@@ -18,6 +18,7 @@ class Span(NamedTuple):
     before: str  # markup
     after: str = ""
     replaces: bool = False  # `before` includes the words, which are not translated
+    depth: int = 0  # greater for a span inside another
 
     @property
     def is_line_break(self) -> bool:

@@ -221,16 +221,23 @@ class _Node:
 
 
 def _tree(nodes: Sequence[_Node]) -> list[_Node]:
-    """Return the outermost spans; the range of each includes the ranges of the spans inside."""
+    """Return the outermost spans; the range of each includes the ranges of the spans inside.
+
+    Markup without words at the start or end of a span stays there.
+    """
     roots: list[_Node] = []
     opened: list[_Node] = []
     for node in nodes:
-        start, end = node.span.start, node.span.end
-        while opened and not (opened[-1].span.start <= start < opened[-1].span.end >= end):
+        while opened and opened[-1].span.depth >= node.span.depth:
             opened.pop()
+        if opened and node.span.start == node.span.end:
+            around = opened[-1]
+            if node.span.start == around.span.start:
+                node.start = node.end = around.start
+            elif node.span.end == around.span.end:
+                node.start = node.end = around.end
         (opened[-1].children if opened else roots).append(node)
-        if end > start and not node.span.replaces:
-            opened.append(node)
+        opened.append(node)
     for node in reversed(nodes):  # children first
         node.has_link = node.span.is_link or any(child.has_link for child in node.children)
         node.start = min([node.start, *(child.start for child in node.children)])

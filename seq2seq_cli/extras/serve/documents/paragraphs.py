@@ -209,7 +209,10 @@ def _divided(
     spans: list[list[Span]] = [[] for _ in sentences]
     outside: deque[Mark] = deque()
     done: set[int] = set()
+    closing = set(partners.values())
+    depth = 0
     for number, mark in enumerate(marks):
+        depth += (number - 1 in partners) - (number in closing)
         if number in done:
             continue
         first, partner = mark.position, partners.get(number)
@@ -230,8 +233,7 @@ def _divided(
         done.update([] if partner is None else [partner])
         for place in common:
             start, end = max(first, starts[place]), min(last, ends[place])
-            span = Span(start, end, before, after, replaces=mark.kind == "replace")
-            spans[place].append(span)
+            spans[place].append(Span(start, end, before, after, mark.kind == "replace", depth))
     return spans, outside
 
 
