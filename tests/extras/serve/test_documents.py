@@ -196,6 +196,7 @@ def test_long_text_without_ends_of_sentences_is_cut():
             "ONE <a href=x><img src=y></a>  TWO",
         ),
         ("one <svg/> two", ["one  two"], "ONE <svg/>  TWO"),
+        ("one <i></i> two", ["one  two"], "ONE <i></i>  TWO"),
         ("<p>你好。<code>x</code>再见。</p>", ["你好。", "x再见。"], None),
         (
             '<ul><li class="notranslate">X-12\n<li>one<ul><li translate=no>y</ul>two</ul><p>three',
@@ -264,6 +265,8 @@ def test_markup_follows_its_words():
         ("see <a x>this <img></a> now", "html", "now <a x>this <img></a> see"),
         ("see <b>this<!-- c --></b> now", "html", "now <b>this<!-- c --></b> see"),
         ("see <b><img>one two</b> now", "html", "now <b><img>two one</b> see"),
+        ("see <a x><i></i> this</a> now", "html", "now <a x><i></i> this</a> see"),
+        ("see it <i></i> now", "html", "now it <i></i> see"),
         ("<t>see <g>a <g>b<x/></g></g> now</t>", "xml", "<t>now <g><g>b<x/></g> a</g> see</t>"),
         ("<t>see <b>a &c;</b>now</t>", "xml", "<t>now <b>a &c;</b> see</t>"),
         ("see **this[^1]** now", "markdown", "now **this[^1]** see"),

@@ -285,7 +285,8 @@ class _MarkupWriter:
                 continue  # no line is empty
             yield (part := self._document.escape(text[position:start]))
             written = part or written
-            needs_space = start == stop and not span.after and bool(span.before.strip())
+            is_object = span.start == span.end or not span.after
+            needs_space = start == stop and is_object and bool(span.before.strip())
             if needs_space and source[max(0, span.start - 1) : span.start].isspace():
                 yield " " * (start > 0 and not text[start - 1].isspace())
             inner = ""

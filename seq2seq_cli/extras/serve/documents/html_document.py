@@ -170,7 +170,7 @@ class _Paragraph:
     parts: list[str] = field(default_factory=list)
     length: int = 0  # of the text
     marks: list[Mark] = field(default_factory=list)
-    last_object: int = -1  # position; space around an object is kept
+    last_object: int = -1  # position; space around it is kept
 
     def add(self, raw: str) -> None:
         """Add text; white space becomes one space."""
@@ -191,6 +191,9 @@ class _Paragraph:
             closing = f"</{event.name}>"
             self.marks.append(Mark(self.length, raw, "open", event.name, closing=closing))
         elif kept is None and event.kind == "close":
+            last = self.marks[-1] if self.marks else None
+            if last and (last.kind, last.position) == ("open", self.length):  # an icon, often
+                self.last_object = self.length
             self.marks.append(Mark(self.length, raw, "close", event.name))
         else:
             self.marks.append(Mark(self.length, raw, "point"))
