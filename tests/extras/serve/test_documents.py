@@ -197,6 +197,21 @@ def test_long_text_without_ends_of_sentences_is_cut():
         ),
         ("one <svg/> two", ["one  two"], "ONE <svg/>  TWO"),
         ("one <i></i> two", ["one  two"], "ONE <i></i>  TWO"),
+        (
+            "<p>one <x-a b='c'>two <x-d>three</x-d></x-a> four<p>five <x-a>six",
+            ["one two three four", "five six"],
+            "<p>ONE <x-a b='c'>TWO <x-d>THREE</x-d></x-a> FOUR<p>FIVE <x-a>SIX",
+        ),
+        (
+            "<x-a>one</x-a><x-a><p>two</p>three</x-a>",
+            ["one", "two", "three"],
+            "<x-a>ONE</x-a><x-a><p>TWO</p>THREE</x-a>",
+        ),
+        (
+            "one <picture><source><img></picture> two <progress></progress> three <embed> four",
+            ["one  two  three  four"],
+            None,
+        ),
         ("<p>你好。<code>x</code>再见。</p>", ["你好。", "x再见。"], None),
         (
             '<ul><li class="notranslate">X-12\n<li>one<ul><li translate=no>y</ul>two</ul><p>three',

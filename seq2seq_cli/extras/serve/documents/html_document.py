@@ -22,16 +22,21 @@ from seq2seq_cli.text.sentences import sentence_spans
 _INLINE = frozenset(
     re.findall(
         r"\w+",
-        "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark "
-        "meter nobr output q rp rt ruby s samp small span strike strong sub sup time tt u var wbr",
+        "a abbr acronym area b bdi bdo big cite code data del dfn em embed font i img ins kbd "
+        "label map mark meter nobr output progress q rp rt ruby s samp slot small span strike "
+        "strong sub sup time tt u var wbr",
     )
 )
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "wbr"}
 _RAW = {"iframe", "noembed", "noframes", "script", "style", "xmp"}  # no text is escaped in them
 _WITHOUT_TAGS = _RAW | {"textarea", "title"}
-_OBJECTS = {"audio", "canvas", "iframe", "math", "object", "select", "svg", "textarea", "video"}
+_OBJECTS = set(
+    re.findall(r"\w+", "audio canvas iframe math object picture select svg textarea video")
+)
 _KEPT = {"code", "kbd", "samp", "template", "tt", "var"}  # no words to read, unless translate=yes
 _IN_TEXT = _INLINE | _OBJECTS
+# Only running text is in them, so that custom elements are a part of it; others may be blocks.
+_OF_INLINE = {"p", "h1", "h2", "h3", "h4", "h5", "h6"}
 # The start tags that end an element without an end tag (HTML Living Standard, 13.1.2.4).
 _GROUPS_OF_ROWS = {"tbody", "tfoot", "thead"}
 _ROWS = {"tr", *_GROUPS_OF_ROWS}
@@ -135,6 +140,8 @@ def _with_omitted_ends(events: Iterable[Event]) -> Iterator[Event]:
     opened: list[str] = []
     num_opened = Counter[str]()
     for event in events:
+        if "-" in event.name and opened and opened[-1] in _OF_INLINE:
+            event = event._replace(is_inline=True)
         is_end = event.kind == "close" and num_opened[event.name] > 0
         ends = _ENDED_BY if event.kind != "close" else {}
         while opened and (
@@ -145,7 +152,7 @@ def _with_omitted_ends(events: Iterable[Event]) -> Iterator[Event]:
             yield Event(event.start, event.start, "close", name, is_inline=name in _IN_TEXT)
         if is_end:
             num_opened[opened.pop()] -= 1
-        elif event.kind == "open" and event.name not in _INLINE:
+        elif event.kind == "open" and (event.name in _OBJECTS or not event.is_inline):
             opened.append(event.name)
             num_opened[event.name] += 1
         yield event
