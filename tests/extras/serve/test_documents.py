@@ -818,6 +818,8 @@ def test_lines_of_markdown_end_as_commonmark_says(character: str):
         ("> [One  \n> two](x) three", "> [ONE](x)  \n> [TWO](x) THREE"),
         ("One [**two](x) three**", "ONE [\\*\\*TWO](x) THREE\\*\\*"),
         ("One \\", "ONE \\\\"),
+        ("> [!NOTE]\n> One\n> two.\n>\n> Three", "> [!NOTE]\n> ONE TWO.\n>\n> THREE"),
+        ("> [!tip]  \r\n> One\r\n\r\n> [!TIP]\n", "> [!tip]  \r\n> ONE\r\n\r\n> [!TIP]\n"),
         ("One \\``two", "ONE \\`\\`TWO"),
     ],
 )

@@ -26,6 +26,7 @@ _FRONT_MATTER = re.compile(  # in YAML or TOML
     r"[ \t]*(?:\r?\n|\Z))?",
     re.DOTALL,
 )
+_ALERT = re.compile(r"\[![A-Za-z]+\]\s*")  # [!NOTE], the first line of a note of GitHub
 _LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
 # In scripts without spaces, and Korean, text goes on directly after an address.
 _ADDRESS = r"https?://(?:(?!\]\()[!-;=?-~\u00c0-\u0dff\u0f00-\u0fff\u10a0-\u10ff\u1200-\u137f\u1e00-\u1fff])+(?<![.,;:!?)\]'\"*_~،؛؟])"
@@ -86,6 +87,8 @@ def read_markdown(source: str, splitter: SentenceSplitter) -> Document:
         if before.type in ("th_open", "td_open"):
             content = content.replace("|", r"\|")  # as it is in a cell, which the parser undoes
         slices = _slices(token, content, plain, starts, position)
+        if slices and _ALERT.fullmatch(slices[0].text):
+            slices = slices[1:]
         if not slices:
             continue
         breaks = [source[a.end - a.text.endswith("\\") : b.start] for a, b in pairwise(slices)]
