@@ -777,6 +777,7 @@ def test_emphasis_between_sentences_keeps_its_space():
 
 
 EMPHASIS = st.sampled_from(["one", "_two_", "**three,**", "(*four*)", "~~five~~", "***six***"])
+EMPHASIS |= st.sampled_from(["**six *seven***", "*six **seven***", "***six* seven**"])
 for form in ("[{}](x)", "**{}**", "_{}_"):
     EMPHASIS |= st.lists(EMPHASIS, min_size=1, max_size=3).map(" ".join).map(form.format)
 
@@ -817,6 +818,12 @@ def test_lines_of_markdown_end_as_commonmark_says(character: str):
         ("**One  \ntwo** three\\\n- x", "**ONE**  \n**TWO** THREE\\\\\n- X"),
         ("> [One  \n> two](x) three", "> [ONE](x)  \n> [TWO](x) THREE"),
         ("One [**two](x) three**", "ONE [\\*\\*TWO](x) THREE\\*\\*"),
+        ("**One *two*** three", "<strong>ONE *TWO*</strong> THREE"),
+        ("*One **two***", "*ONE **TWO***"),
+        ("***One* two** three", "**<em>ONE</em> TWO** THREE"),
+        ("***One two** three*", "***ONE TWO** THREE*"),
+        ("__One two _three___", "__ONE TWO _THREE___"),
+        ("***One** two", "\\***ONE** TWO"),
         ("One \\", "ONE \\\\"),
         ("> [!NOTE]\n> One\n> two.\n>\n> Three", "> [!NOTE]\n> ONE TWO.\n>\n> THREE"),
         ("> [!tip]  \r\n> One\r\n\r\n> [!TIP]\n", "> [!tip]  \r\n> ONE\r\n\r\n> [!TIP]\n"),

@@ -19,6 +19,8 @@ ATTACKS: list[tuple[str, list[Part]]] = [
     ("xml", [("<a>", True), ("</b>", True), ("<b>", True)]),
     ("markdown", [("[", True), ("a](", True)]),
     ("markdown", [(" *a", True), (" **a", True)]),
+    ("markdown", [("***a* ", True)]),
+    ("markdown", [("*a **b ", True), ("c*** ", True)]),
     ("markdown", [("[^a", True)]),
     ("markdown", [('[a](b "', True), ("[a](b '", True)]),
     ("markdown", [("[a](b", True), ("[a](<b", True)]),

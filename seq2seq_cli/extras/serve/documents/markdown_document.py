@@ -3,8 +3,8 @@
 import re
 import unicodedata
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -61,6 +61,7 @@ _BLOCK = re.compile(r"^(\d+(?=[.)]\s)|(?=[-+]\s|>|#{1,6}\s|[-=]{2,}\s*$))")
 _DELIMITER = re.compile(r"\*{1,3}|_{1,3}|~~")
 _ELEMENTS = {"*": ["em"], "**": ["strong"], "***": ["em", "strong"], "~~": ["del"]}
 _LONGEST_LABEL = 999  # characters, in CommonMark
+_Delimiters = defaultdict[int, list[str]]  # by the number of a token
 
 
 class _Slice(NamedTuple):
@@ -218,10 +219,12 @@ def _close_bracket(
     return end
 
 
-def _emphasis(raw: str, tokens: Sequence[_Inline]) -> dict[int, int]:
-    """Return the closing token of emphasis by its opening one; both are in the same link."""
-    pairs: dict[int, int] = {}
-    frames = [(list[int](), Counter[str]())]  # of links inside one another: what may be closed
+def _emphasis(raw: str, tokens: Sequence[_Inline]) -> tuple[_Delimiters, _Delimiters]:
+    """Return what each token opens and closes of emphasis, which begins and ends in one link."""
+    opening: _Delimiters = defaultdict(list)
+    closing: _Delimiters = defaultdict(list)
+    # Of links inside one another: what may be closed, with its token.
+    frames = [(list[tuple[int, str]](), Counter[str]())]
     for number, (start, end, kind, markup) in enumerate(tokens):
         opened, counts = frames[-1]
         if kind == "link":
@@ -232,23 +235,35 @@ def _emphasis(raw: str, tokens: Sequence[_Inline]) -> dict[int, int]:
             before, after = raw[max(0, start - 1) : start], raw[end : end + 1]
             # In scripts without spaces emphasis may begin and end anywhere, as writers mean it.
             closes = _flanks(markup, before, "" if is_spaceless(after) else after)
-            if counts[markup] and closes:
-                while tokens[opening := opened.pop()].markup != markup:
-                    counts[tokens[opening].markup] -= 1
-                counts[markup] -= 1
-                pairs[opening] = number
-            elif _flanks(markup, after, "" if is_spaceless(before) else before):
-                opened.append(number)
+            opens = _flanks(markup, after, "" if is_spaceless(before) else before)
+            while closes and markup and (closable := _closable(markup, counts)):
+                first, found = opened.pop()
+                counts[found] -= 1
+                if found in closable:
+                    part = min(found, markup, key=len)
+                    opening[first].insert(0, part)
+                    closing[number].append(part)
+                    markup = markup.removeprefix(part)
+                    if rest := found.removeprefix(part):
+                        opened.append((first, rest))
+                        counts[rest] += 1
+            if opens and markup:
+                opened.append((number, markup))
                 counts[markup] += 1
-    return pairs
+    return opening, closing
+
+
+def _closable(markup: str, counts: Mapping[str, int]) -> list[str]:
+    """Return which open marks these may close: the same, or else three marks in part."""
+    others = [markup[0] * length for length in ((1, 2) if len(markup) == 3 else (3,))]
+    return [markup] if counts[markup] else [other for other in others if counts[other]]
 
 
 def _marked(raw: str, tokens: Sequence[_Inline], breaks: Sequence[str]) -> tuple[str, list[Mark]]:
     """Return the text of a paragraph, whose lines `breaks` are between, and its markup."""
     parts, length, marks, position = list[str](), 0, list[Mark](), 0
     links: list[int] = []  # the numbers of marks
-    emphasis = _emphasis(raw, tokens)
-    ends = set(emphasis.values())
+    opening, closing = _emphasis(raw, tokens)
     num_lines = 0
     for number, (start, end, kind, markup) in enumerate(tokens):
         parts.append(raw[position:start])
@@ -275,10 +290,11 @@ def _marked(raw: str, tokens: Sequence[_Inline], breaks: Sequence[str]) -> tuple
             link = links.pop()
             marks[link] = marks[link]._replace(closing=markup)
             marks.append(Mark(length, markup, "close", "link"))
-        elif number in emphasis:
-            marks.append(Mark(length, markup, "open", markup, closing=markup))
-        elif number in ends:
-            marks.append(Mark(length, markup, "close", markup))
+        elif kind == "emphasis":
+            marks += [Mark(length, part, "close", part) for part in closing[number]]
+            words = markup[sum(map(len, opening[number] + closing[number])) :]
+            start = length + len(words)
+            marks += [Mark(start, part, "open", part, closing=part) for part in opening[number]]
         else:
             words = markup
         parts.append(words)
