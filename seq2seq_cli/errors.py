@@ -95,9 +95,13 @@ def shortages_reported() -> Iterator[None]:
             f"this needs the package {error.name}, which {RUNTIME} does not install: "
             f"pip uninstall {RUNTIME}, then pip install seq2seq-cli"
         ) from None
-    except (ImportError, MemoryError) as error:
-        if isinstance(error, ImportError) and _NO_ROOM not in str(error):
+    except ImportError as error:
+        if _NO_ROOM not in str(error):
             raise
+        raise UserError(
+            f"{error}: there is too little memory for it, or its file system is mounted with noexec"
+        ) from None
+    except MemoryError:
         raise UserError(
             "there is not enough memory: use smaller batches, a smaller beam, or fewer processes"
         ) from None

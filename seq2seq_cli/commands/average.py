@@ -79,11 +79,13 @@ def average_weights(
             lines.append(f"written to {output}")
         elif force or is_better:
             newest, search = folder.last_checkpoint, read_default_search(folder)
-            folder.search.unlink(missing_ok=True)  # the choice of another model
             install(folder, model, average, metrics, read_state(newest) if newest else None)
             lines.append(f"{folder.model} is now the {average.name}")
             if search is not None and text is not None:
-                choose_search_again(folder, search, text)
+                choose_search_again(folder, search, text, device)
+            elif search is not None:
+                folder.search.unlink()
+                lines.append(f"{folder.search} is removed: there is no text to choose a search by")
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")
         return "\n".join(lines)

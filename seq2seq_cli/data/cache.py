@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.errors import DamagedFileError, UserError
-from seq2seq_cli.files import MEBIBYTE, is_at, naming, read_bounded, reading, write_atomic
+from seq2seq_cli.files import MEBIBYTE, is_at, read_bounded, reading, write_atomic
 from seq2seq_cli.files import lock as lock_file
 from seq2seq_cli.paths import expanded
 from seq2seq_cli.text.corpus import CorpusCounts, hash_of_files
@@ -80,8 +80,11 @@ def writing(key: str) -> Iterator[None]:
             with advising(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 file = stack.enter_context(_opened_to_lock(path))
-            with naming(path):
-                lock_file(file.fileno(), waits=True)  # without locks, the last store is kept
+                try:
+                    lock_file(file.fileno(), waits=True)  # without locks, the last store is kept
+                except OSError as error:
+                    if error.errno != errno.EBADF or file.writable():  # NFS locks only to write
+                        raise
             if is_at(path, file.fileno()):
                 break
             stack.close()  # its last holder has removed it

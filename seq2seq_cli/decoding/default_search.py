@@ -28,9 +28,8 @@ class MeasuredSearch(Record):
 
 class DefaultSearch(Record):
     step: NonNegativeInt  # updates of the run, or of all members of the ensemble
-    scored_by: str = (
-        ""  # as in the run's state, or of the members' choices; not in earlier versions
-    )
+    # As in the run's state, or of the members' choices; earlier versions do not have it.
+    scored_by: str = ""
     metric: Metric
     lines: PositiveInt  # sources of the validation text that were translated
     length_penalty_formula: LengthPenalty

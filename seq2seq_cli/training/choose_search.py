@@ -11,6 +11,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.metrics import METRICS
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.default_search import DefaultSearch, MeasuredSearch, read_default_search
 from seq2seq_cli.decoding.requests import NotFiniteError
 from seq2seq_cli.decoding.translation import TranslationInput
@@ -79,19 +80,24 @@ def choose_search_of_ensemble(ensemble: RunFolder) -> None:
         return
     text = load_config(members[0].config).valid_text
     assert text is not None, "the members have chosen by it"
-    _choose_by(text, ensemble, members[0], step, scored_by)
+    _choose_by(text, ensemble, load_config(members[0].config), step, scored_by)
 
 
-def choose_search_again(folder: RunFolder, before: DefaultSearch, text: ParallelText) -> None:
+def choose_search_again(
+    folder: RunFolder, before: DefaultSearch, text: ParallelText, device: DeviceName
+) -> None:
     """Measure searches with a model that has replaced the one of an earlier choice."""
-    _choose_by(text, folder, folder, before.step, before.scored_by)
+    config = load_config(folder.config)
+    training = config.training.model_copy(update={"device": device})
+    config = config.model_copy(update={"training": training})
+    _choose_by(text, folder, config, before.step, before.scored_by)
 
 
 def _choose_by(
-    text: ParallelText, folder: RunFolder, run: RunFolder, step: int, scored_by: str
+    text: ParallelText, folder: RunFolder, config: Config, step: int, scored_by: str
 ) -> None:
-    """Choose a search for a run or ensemble, of which `run` is a member, by validation text."""
-    config = load_config(run.config)
+    """Choose the search of a run or an ensemble by a validation text."""
+    run = folder if folder.exists else folder.member(1)
     valid = read_held_out(text, load_tokenizers(run, config.tokenizer), config.data)
     _choose(folder, config, valid, step, scored_by, StopRequest(), Hooks())
 
@@ -117,6 +123,7 @@ def _choose(
     try:
         found = _find_search(measure, config.decoding, step, scored_by, sample)
     except NotFiniteError as error:
+        folder.search.unlink(missing_ok=True)
         logger.warning("no search is chosen: %s", error)
         return
     hooks.before_write(folder.search)

@@ -12,17 +12,17 @@ from seq2seq_cli.processes import has_terminal
 from seq2seq_cli.training.parallel.process_group import is_started_by_torchrun
 from seq2seq_cli.training.parallel.strategy import SingleProcess
 
-SECONDS_OF_COPIES = 1.0  # in which a launcher forwards a signal that its processes already had
+_SECONDS_OF_COPIES = 1.0  # in which a launcher forwards a signal that its processes already had
 
 
-def _seconds_of_copies(number: int) -> float:
+def seconds_of_copies(number: int) -> float:
     """Return the seconds in which a launcher may forward a signal that this process already had.
 
     `torchrun` forwards SIGINT and SIGTERM, `launcher.py` SIGINT only if no terminal sends it.
     """
     is_ctrl_c = number == signal.SIGINT and not is_started_by_torchrun() and has_terminal()
     is_started = "TORCHELASTIC_RUN_ID" in os.environ or multiprocessing.parent_process() is not None
-    return SECONDS_OF_COPIES if is_started and not is_ctrl_c else 0.0
+    return _SECONDS_OF_COPIES if is_started and not is_ctrl_c else 0.0
 
 
 class StopRequest:
@@ -51,7 +51,7 @@ def stop_on_signals(parallel: SingleProcess) -> Iterator[StopRequest]:
     def note(number: int, frame: object) -> None:
         now = time.monotonic()
         first = received.setdefault(number, now)  # a copy may interrupt this function
-        if first is not now and now - first >= _seconds_of_copies(number):
+        if first is not now and now - first >= seconds_of_copies(number):
             signal.signal(number, before[signal.Signals(number)])
             signal.raise_signal(number)
         if number == signal.SIGINT and first is now and parallel.is_main:

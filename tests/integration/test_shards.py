@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -192,8 +193,9 @@ def test_a_shard_of_another_process_can_be_waited_for(trained, source, tmp_path,
     with ThreadPoolExecutor(1) as pool:
         with other.opened():
             waiting = pool.submit(mine.wait_for_others)
+            end = time.monotonic() + 60
             while "waiting for another process, which translates shard 1/1" not in caplog.text:
-                assert not waiting.done()
+                assert not waiting.done() and time.monotonic() < end
             assert not mine.is_done()
         waiting.result()
         assert mine.is_done()

@@ -397,10 +397,13 @@ def test_repeated_signals_end_a_process_that_hangs(config, tmp_path):
     process = start(*TRAIN, config, "--run-dir", tmp_path / "run", *options)
     wait_for_a_line(tmp_path / "run/metrics.jsonl", process)
     os.kill(workers_of(process)[1], signal.SIGSTOP)
-    while process.poll() is None:
+    for _ in range(20):
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=3)
+            break
+    else:
+        process.kill()
     assert process.returncode == 143
     assert "interrupted\n" in process.communicate()[1]
 

@@ -239,8 +239,7 @@ def translate_source(task: Task, source: Path, num_lines: int, models: Sequence[
                 raise UserError(
                     "the teacher was replaced while it translated: run the command again"
                 )
-            if not shard.is_done():
-                shard.wait_for_others()
+            shard.wait_for_others()
             if shard.is_done():
                 bar.update(sum(1 for _ in raw_lines(path)))
                 continue

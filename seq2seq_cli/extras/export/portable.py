@@ -69,8 +69,9 @@ def portable_text(text: str) -> str:
 def portable_command(arguments: Sequence[object]) -> str:
     """Return a recorded command as a line for a shell."""
     words = list(map(str, arguments))
-    names = (PurePath(program).name for program in words[:1])
-    words[:1] = ("seq2seq" if name == "__main__.py" else name for name in names)  # python -m
+    if words:
+        name = PurePath(words[0]).name
+        words[0] = "seq2seq" if name == "__main__.py" else name  # python -m
     return shlex.join(words)
 
 

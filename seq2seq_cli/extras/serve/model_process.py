@@ -143,7 +143,7 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
         _send(control, {"error": of_system(error) if isinstance(error, OSError) else str(error)})
         return
     can_fork = all(run.is_on_cpu for run in loaded)
-    _send(control, {"can_fork": can_fork})
+    _send(control, {"can_fork": can_fork, "pid": os.getpid()})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children that end leave nothing
     gc.collect()
     gc.freeze()

@@ -15,7 +15,7 @@ from seq2seq_cli.extras.serve.responses import RequestError, invalid
 _MAX_GLOSSARY_ENTRIES = 200
 _MAX_ENTRY_LENGTH = 200  # characters, on either side
 _LARGE_BODY = 1 << 15  # bytes; it is parsed in a thread, so that other requests go on
-_MAX_FIELDS = 100  # next to texts, each of which is a field of a form
+_MAX_FIELDS = 100  # in addition to texts, each of which is a field of a form
 _MAX_PART_BYTES = 1 << 26  # the limit of the whole body is lower
 
 

@@ -75,6 +75,7 @@ class ModelProcess:
 
     control: socket.socket
     can_fork: bool  # otherwise it becomes the only worker itself
+    pid: int
     seconds_to_start: float = 120.0  # a worker; after that the process is considered to hang
 
     @classmethod
@@ -96,7 +97,7 @@ class ModelProcess:
         except BaseException:
             ours.close()
             raise
-        return cls(ours, message["can_fork"])
+        return cls(ours, message["can_fork"], message["pid"])
 
     async def new_worker(self, *, with_pytorch: bool = False) -> Worker:
         """Return a new worker. Raises WorkerDiedError if there can be none."""
@@ -114,10 +115,13 @@ class ModelProcess:
         try:
             async with asyncio.timeout(self.seconds_to_start):
                 worker.pid = (await worker.answer())["pid"]
-        except BaseException as error:
+        except TimeoutError:
             worker.writer.close()
-            if isinstance(error, TimeoutError):
-                raise WorkerDiedError("the process with the models does not answer") from None
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)  # one that hangs does not notice its end
+            raise WorkerDiedError("the process with the models does not answer") from None
+        except BaseException:
+            worker.writer.close()
             raise
         return worker
 

@@ -50,7 +50,7 @@ from seq2seq_cli.training.parallel.process_group import (
     check_gpus,
     is_started_by_launcher,
 )
-from seq2seq_cli.training.signals import SECONDS_OF_COPIES
+from seq2seq_cli.training.signals import seconds_of_copies
 
 logger = logging.getLogger(__name__)
 
@@ -250,7 +250,8 @@ def _forwarded_signals() -> Iterator[tuple[Path, Mapping[int, float]]]:
         with suppress(OSError):  # a full disk
             Path(folder, f"signal-{number}").touch()
         now = time.monotonic()
-        if now - received.setdefault(number, now) > SECONDS_OF_COPIES and not timers:
+        first = received.setdefault(number, now)
+        if first is not now and now - first >= seconds_of_copies(number) and not timers:
             timers.append(threading.Timer(_SECONDS_TO_END, kill))
             timers[0].start()
         if number == signal.SIGTERM or not has_terminal():

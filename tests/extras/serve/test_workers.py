@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import multiprocessing
+import signal
 import socket
 import subprocess
 import sys
@@ -70,7 +71,7 @@ async def workers(count: int, *, can_fork: bool = True) -> AsyncIterator[Started
     """Start a group; in place of the process with the models this one starts the workers."""
     ours, theirs = socket.socketpair()
     scheduler, monitoring = Scheduler(100, 0.0, 100, workers=count), Monitoring()
-    models = ModelProcess(ours, can_fork)
+    models = ModelProcess(ours, can_fork, pid=0)
     group = WorkerGroup(models, scheduler, monitoring, count, lambda: None)
     started = Started(group, scheduler, monitoring)
 
@@ -187,7 +188,7 @@ def test_models_that_cannot_be_forked_for_a_while_stay():
         command = [sys.executable, "-c", MODELS, str(theirs.fileno())]
         with subprocess.Popen(command, pass_fds=[theirs.fileno()]), ours:
             theirs.close()
-            models = ModelProcess(ours, can_fork=True)
+            models = ModelProcess(ours, can_fork=True, pid=0)
             with pytest.raises(WorkerDiedError):
                 await models.new_worker()
             worker = await models.new_worker()
@@ -199,10 +200,11 @@ def test_models_that_cannot_be_forked_for_a_while_stay():
 def test_a_process_with_models_that_hangs_is_given_up():
     async def test():
         ours, theirs = socket.socketpair()
-        with ours, theirs:
-            models = ModelProcess(ours, can_fork=True, seconds_to_start=0.01)
+        with ours, theirs, subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+            models = ModelProcess(ours, can_fork=True, pid=process.pid, seconds_to_start=0.01)
             with pytest.raises(WorkerDiedError, match="does not answer"):
                 await models.new_worker()
+            assert process.wait() == -signal.SIGKILL
 
     run(test)
 
