@@ -307,6 +307,10 @@ def test_averages_are_scored_as_in_validations(config, run, seq2seq, tmp_path):
     seq2seq("average", copy, "--steps", "24,26", "--force").ok()
     for one in found(copy)["measured"]:  # the search of the model that it replaces is gone
         assert score(seq2seq, copy, one["beam_size"], one["length_penalty"]) == one["score"]
+    settings = (copy / "config.yaml").read_text()
+    (copy / "config.yaml").write_text(settings.replace("valid.src", "gone.src"))
+    result = seq2seq("average", copy, "--steps", "24,26", "--force").ok()
+    assert "search.json is removed" in result.stdout and not (copy / "search.json").exists()
 
 
 def test_other_searches_are_left_alone():
