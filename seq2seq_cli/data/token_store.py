@@ -33,7 +33,7 @@ from seq2seq_cli.data import cache
 from seq2seq_cli.data.cache import FACTS, changed_meanwhile, key_of
 from seq2seq_cli.data.tokenization import Ids, Splitter, TokenizedChunk, TokenizedSide, splitter
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import MEBIBYTE, fsync, is_listed, naming, read_bounded, reading
+from seq2seq_cli.files import MEBIBYTE, fsync, naming, read_bounded, reading
 from seq2seq_cli.machine import allow_many_open_files, num_cores
 from seq2seq_cli.text.corpus import hash_of_files, read_pairs
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
@@ -329,9 +329,8 @@ class _Request(NamedTuple):
                     segment = self._open(key)  # perhaps another process has written it
                     if segment is None:
                         folder = cache.cache_folder() / key
-                        if is_listed(folder):  # damaged
-                            with cache.advising(folder):
-                                shutil.rmtree(folder)
+                        with suppress(FileNotFoundError), cache.advising(folder):
+                            shutil.rmtree(folder)  # damaged, if it exists
                         _write_segment(self._chunks(split, text, key), folder)
                         segment = _Segment(folder, self.tokenizers)
                         num_written += 1

@@ -25,6 +25,7 @@ from typing import TypeVar
 import torch
 from torch import distributed
 from torch.multiprocessing.spawn import ProcessExitedException, start_processes
+from tqdm import tqdm
 
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
@@ -292,6 +293,7 @@ def _start_in_process(folder: Path, num_threads: int, logs: bool) -> None:
     """Prepare a new process to train. Raises Interrupted if a signal came before it."""
     end_with_parent(_PARENT_IS_GONE)
     torch.set_num_threads(num_threads)
+    tqdm.set_lock(threading.RLock())  # one of processes would be a leak of those that are killed
     if logs:
         log_to_stderr()
     for number in (signal.SIGINT, signal.SIGTERM):
