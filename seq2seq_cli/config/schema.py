@@ -177,9 +177,9 @@ class TrainingConfig(Section):
     tokens_per_batch: AutoOrPositiveInt = Field(
         4_096,
         description="Batch size in tokens of the longer side, padding included. auto: 90% of what "
-        "fits into memory when all pairs are as long as the longest, but at most "
-        f"{MOST_TOKENS:,}, and small enough for {FEWEST_BATCHES} batches per epoch; a resumed run "
-        "keeps the number.",
+        "fits into memory (on CPUs: three quarters of the free memory) when all pairs are as long "
+        f"as the longest, but at most {MOST_TOKENS:,}, and small enough for {FEWEST_BATCHES} "
+        "batches per epoch; a resumed run keeps the number.",
     )
     pairs_per_batch: Fixed[PositiveInt | None] = None
     """Maximum number of pairs in a batch, over all processes, in addition to tokens_per_batch. For
