@@ -53,7 +53,7 @@ def train_ensemble(
     works, hooks = {}, hooks_of_one(at_once)
     for number in range(1, num_members + 1):
         path = folder.member(number).path
-        own = config.updated(training={"seed": config.training.seed + number - 1})
+        own = config.updated(training={"seed": (config.training.seed + number - 1) % 2**63})
         works[str(path)] = functools.partial(start, own, path, hooks=hooks)
     logger.info(f"training {num_members:,} members in {run_dir}, {at_once:,} at once")
     launch_each(works, at_once)

@@ -208,7 +208,7 @@ def log_update(
         point["grad_norm"] = result.grad_norm
     point |= {
         "tokens": window.num_tokens,
-        "tokens_per_second": window.num_tokens / window.seconds,
+        "tokens_per_second": window.num_tokens / max(window.seconds, 1e-9),  # as clocks tick
         "seconds": state.seconds,
         "skipped": window.skipped,
         **scalars,

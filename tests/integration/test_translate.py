@@ -446,6 +446,7 @@ def test_ctrl_c_keeps_the_finished_lines(trained, tmp_path):
         process.stdin.write("1\n2\n")
         process.stdin.flush()
         while not (output.exists() and len(output.read_text().splitlines()) == 2):
+            assert process.poll() is None
             os.sched_yield()
         process.send_signal(2)
         assert process.wait(60) == 130

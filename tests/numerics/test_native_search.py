@@ -172,10 +172,10 @@ def test_an_error_in_one_batch_starts_no_other():
 
     def fail(ids: Ids) -> object:
         seen.add(threading.get_ident())
-        raise ValueError
+        raise RuntimeError("a batch")
 
     config = DecodingConfig(beam_size=2, n_best=2, tokens_per_batch=20)
-    with pytest.raises(ValueError):
+    with pytest.raises(RuntimeError, match="a batch"):
         native_search.search([CpuDecoder(build(0), "fp32").native_model], requests, config, fail, 2)
     assert threading.get_ident() not in seen
 

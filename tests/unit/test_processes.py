@@ -3,6 +3,7 @@
 import importlib
 import multiprocessing
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -178,12 +179,12 @@ def test_signal_in_an_import_may_be_handled(tmp_path, monkeypatch):
 
 
 ENDLESS = """
-import sys
+import os
 import time
 from seq2seq_cli.processes import call_in_new_process
 
 def work():
-    print("working", flush=True)
+    print(os.getpid(), flush=True)
     time.sleep(3600)
 
 if __name__ == "__main__":
@@ -196,8 +197,11 @@ def test_process_ends_with_the_one_that_started_it(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(ENDLESS)
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"working\n"
+    pid = int(process.stdout.readline())
     process.kill()
-    assert process.stdout.read() == b""
+    ended, _, _ = select.select([process.stdout], [], [], 60)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+    assert ended and process.stdout.read() == b""
     process.stdout.close()
     process.wait()

@@ -64,6 +64,7 @@ class Monitor:
         self._bar.close()
         with suppress(OSError):  # a warning was logged when the disk became full
             self.sync()
+            self._log.sync()
         logging.getLogger("seq2seq_cli").removeHandler(self._log)
 
     def sync(self) -> None:
@@ -196,6 +197,9 @@ class _LogHandler(logging.Handler):
         super().__init__()
         self._file = file
         self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+
+    def sync(self) -> None:
+        self._file.sync()
 
     def emit(self, record: logging.LogRecord) -> None:
         self._file.append(f"{self.format(record)}\n".encode("utf-8", "replace"))

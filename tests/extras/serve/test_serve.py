@@ -716,8 +716,11 @@ def test_a_signal_waits_for_answers(names_run: Path, signals: list[signal.Signal
 
 
 def test_a_connection_is_kept_for_further_requests(server: Served):
-    connection = http.client.HTTPConnection(server.host, server.port)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
+    connection.connect()
+    kept = connection.sock
     for _ in range(3):
         connection.request("GET", "/health")
         assert connection.getresponse().read() == b'{"status":"ok"}'
+        assert connection.sock is kept
     connection.close()

@@ -204,7 +204,7 @@ def test_a_process_with_models_that_hangs_is_given_up():
             models = ModelProcess(ours, can_fork=True, pid=process.pid, seconds_to_start=0.01)
             with pytest.raises(WorkerDiedError, match="does not answer"):
                 await models.new_worker()
-            assert process.wait() == -signal.SIGKILL
+            assert process.wait(timeout=30) == -signal.SIGKILL
 
     run(test)
 
