@@ -62,6 +62,14 @@ def _no_waiting_for_the_disk():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _logs_as_commands_do():
+    """Whether a test is in a process with one of commands must not matter."""
+    from seq2seq_cli.console import log_to_stderr
+
+    log_to_stderr()
+
+
 # What processes of tests import beside `TRAINING_IMPORTS`: to translate, later on, for shards.
 IMPORTS = (
     "seq2seq_cli.decoding.lines.stream",
