@@ -136,7 +136,7 @@ def test_muon_trains_matrices_of_layers_and_adamw_the_rest():
             each.step()
     moved = 3 * 0.1 * 0.02  # about, of each element
     for name, ours_p in ours.named_parameters():
-        tolerance = 0.1 * moved if is_matrix_of_layer(name, ours_p) else 0.0  # for bf16
+        tolerance = 0.2 * moved if is_matrix_of_layer(name, ours_p) else 0.0  # for bf16
         torch.testing.assert_close(ours_p, named[name], atol=tolerance, rtol=0.0)
 
 
