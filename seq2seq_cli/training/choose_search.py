@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from seq2seq_cli.decoding.default_search import DefaultSearch, MeasuredSearch, r
 from seq2seq_cli.decoding.requests import NotFiniteError
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
-from seq2seq_cli.errors import Interrupted
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.files import write_json
 from seq2seq_cli.metrics.metrics import Scoring, score_text
@@ -29,8 +28,6 @@ from seq2seq_cli.training.signals import StopRequest
 
 logger = logging.getLogger(__name__)
 
-Measure = Callable[[int, float], MeasuredSearch]  # of a beam size and a length penalty
-
 _BEAM = 5
 _LEAST_GAIN = 0.3  # of the metric, by a beam, and by each step of its length penalty
 _STEP, _HIGHEST = 0.2, 2.0  # of the length penalty
@@ -38,12 +35,33 @@ _FEWEST_SOURCES = 100  # fewer say nothing about so small a gain
 _MOST_TOKENS = 20_000  # target tokens of the lines to translate, which bound the time
 
 
-class Sample(NamedTuple):
-    """Lines of the validation text, and how their translations are scored."""
+class Trial(NamedTuple):
+    """A model, lines of the validation text, and how their translations are scored."""
 
+    translator: Translator
     inputs: Sequence[TranslationInput]
     references: Sequence[References]
     scoring: Scoring
+    stop: StopRequest
+
+    def measure(self, beam: int, penalty: float) -> MeasuredSearch:
+        """Search with this beam size and length penalty. Raises Interrupted after a signal."""
+        what = "stopped while choosing the default search"
+        self.stop.check(f"{what}; the same command starts that again")
+        search = {"beam_size": beam, "length_penalty": penalty, "n_best": 1}
+        options = self.translator.config.decoding.model_copy(update=search)
+        searching = self.translator.with_options(options)
+        started = time.perf_counter()
+        found = searching.search(self.inputs, report=nothing)
+        seconds = time.perf_counter() - started
+        texts = [best.text for best, *_ in found]
+        (score,) = score_text(texts, self.references, self.scoring).values()
+        return MeasuredSearch(
+            beam_size=beam,
+            length_penalty=penalty,
+            score=score.value,
+            sentences_per_second=len(found) / seconds,
+        )
 
     def gain(self, score: float, other: float) -> float:
         """Return by how much a score is better than another one."""
@@ -111,17 +129,9 @@ def _choose(
     stop: StopRequest,
     hooks: Hooks,
 ) -> None:
-    translator = Translator.load(folder.path, config.training.device)
-    sample = _sample(config, valid, translator)
-
-    def measure(beam: int, penalty: float) -> MeasuredSearch:
-        if stop.signal:
-            what = "stopped while choosing the default search"
-            raise Interrupted(f"{what}; the same command starts that again", 128 + stop.signal)
-        return _measure(translator, beam, penalty, sample)
-
+    trial = _trial(config, valid, Translator.load(folder.path, config.training.device), stop)
     try:
-        found = _find_search(measure, config.decoding, step, scored_by, sample)
+        found = _find_search(trial, config.decoding, step, scored_by)
     except NotFiniteError as error:
         folder.search.unlink(missing_ok=True)
         logger.warning("no search is chosen: %s", error)
@@ -150,7 +160,7 @@ def _is_chosen(folder: RunFolder, step: int, scored_by: str) -> bool:
     return before.scored_by in ("", scored_by)  # earlier versions have not recorded it
 
 
-def _sample(config: Config, valid: HeldOut, translator: Translator) -> Sample:
+def _trial(config: Config, valid: HeldOut, translator: Translator, stop: StopRequest) -> Trial:
     """Take evenly spaced sources of the validation text, with all their references."""
     scoring, metric = Scoring.of_run(config), config.validation.metric
     name = metric if METRICS[metric].is_of_text else scoring.line_metric
@@ -161,24 +171,22 @@ def _sample(config: Config, valid: HeldOut, translator: Translator) -> Sample:
     groups = [groups[number * len(groups) // count] for number in range(count)]
     targets = [translator.tokenizers.tgt.normalize(pair.tgt) for pair in valid.pairs]
     inputs = [input_of(valid.pairs[group[0]]) for group in groups]
-    return Sample(inputs, references_of(targets, groups), scoring)
+    return Trial(translator, inputs, references_of(targets, groups), scoring, stop)
 
 
-def _find_search(
-    measure: Measure, options: DecodingConfig, step: int, scored_by: str, sample: Sample
-) -> DefaultSearch:
+def _find_search(trial: Trial, options: DecodingConfig, step: int, scored_by: str) -> DefaultSearch:
     """Measure greedy search and a beam, with the best length penalty, as far as they are open."""
     beam = max(_BEAM if options.beam_size == "auto" else options.width, options.n_best)
     is_open = options.length_penalty == "auto"
-    best = _best_beam(measure, beam, sample) if is_open else measure(beam, options.alpha)
+    best = _best_beam(trial, beam) if is_open else trial.measure(beam, options.alpha)
     # If the width is not 1, beam_size or n_best asks for a beam.
-    greedy = [measure(1, best.length_penalty)] if options.width == 1 else []
-    is_worth_it = not greedy or sample.gain(best.score, greedy[0].score) >= _LEAST_GAIN
+    greedy = [trial.measure(1, best.length_penalty)] if options.width == 1 else []
+    is_worth_it = not greedy or trial.gain(best.score, greedy[0].score) >= _LEAST_GAIN
     return DefaultSearch(
         step=step,
         scored_by=scored_by,
-        metric=sample.scoring.names[0],
-        lines=len(sample.inputs),
+        metric=trial.scoring.names[0],
+        lines=len(trial.inputs),
         length_penalty_formula=options.length_penalty_formula,
         measured=(*greedy, best),
         beam_size=beam if is_worth_it else 1,
@@ -186,36 +194,20 @@ def _find_search(
     )
 
 
-def _best_beam(measure: Measure, beam: int, sample: Sample) -> MeasuredSearch:
+def _best_beam(trial: Trial, beam: int) -> MeasuredSearch:
     """Return the beam with the length penalty under which it scores best.
 
     From 1 on, the penalty goes up or down in steps as long as each gains enough
     (benchmarks/length_penalty.md). Each is a search of its own: ranking another n-best list again
     would not show which hypotheses a high penalty finds.
     """
-    best = measure(beam, 1.0)
+    best = trial.measure(beam, 1.0)
     for step in (_STEP, -_STEP):
         while 0 <= (penalty := round(best.length_penalty + step, 1)) <= _HIGHEST:
-            other = measure(beam, penalty)
-            if sample.gain(other.score, best.score) < _LEAST_GAIN:
+            other = trial.measure(beam, penalty)
+            if trial.gain(other.score, best.score) < _LEAST_GAIN:
                 break
             best = other
         if best.length_penalty != 1.0:
             break
     return best
-
-
-def _measure(translator: Translator, beam: int, penalty: float, sample: Sample) -> MeasuredSearch:
-    search = {"beam_size": beam, "length_penalty": penalty, "n_best": 1}
-    searching = translator.with_options(translator.config.decoding.model_copy(update=search))
-    started = time.perf_counter()
-    found = searching.search(sample.inputs, report=nothing)
-    seconds = time.perf_counter() - started
-    texts = [best.text for best, *_ in found]
-    (score,) = score_text(texts, sample.references, sample.scoring).values()
-    return MeasuredSearch(
-        beam_size=beam,
-        length_penalty=penalty,
-        score=score.value,
-        sentences_per_second=len(found) / seconds,
-    )

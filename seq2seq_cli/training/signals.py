@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from seq2seq_cli.errors import Interrupted
 from seq2seq_cli.processes import has_terminal
 from seq2seq_cli.training.parallel.process_group import is_started_by_torchrun
 from seq2seq_cli.training.parallel.strategy import SingleProcess
@@ -39,6 +40,11 @@ class StopRequest:
         # One number tells both: the numbers of signals begin at 1.
         request = parallel.all_reduce_max(self.signal or (0.5 if is_asked else 0.0))
         return request > 0, int(request)
+
+    def check(self, message: str) -> None:
+        """Raise Interrupted with this message after a signal."""
+        if self.signal:
+            raise Interrupted(message, 128 + self.signal)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from seq2seq_cli import plugins
 from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.console import counted
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, Scores, evaluate
 from seq2seq_cli.model.weights import read_facts, read_model_scores
 from seq2seq_cli.run_folder import RunFolder
@@ -139,9 +139,7 @@ def score_candidate(run: Run, stop: StopRequest) -> Scores:
 
     Nothing is lost then: the comparison starts over with the same command.
     """
-    if stop.signal:
-        message = "stopped while comparing models; the same command compares them again"
-        raise Interrupted(message, 128 + stop.signal)
+    stop.check("stopped while comparing models; the same command compares them again")
     found = score_model(run)
     general = found.general_score(run.config.validation.metric)
     if forgets(run, general):
