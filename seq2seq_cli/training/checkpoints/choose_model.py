@@ -174,13 +174,12 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
 def score_candidates(
     model: Transformer, candidates: Sequence[Candidate], score: Callable[[], Scores]
 ) -> list[Scored]:
-    """Score the model with the weights of each candidate; equal ones are scored once."""
-    scores: dict[tuple[Path, ...], dict[Metric, float]] = {}
+    """Score the model with the weights of each candidate."""
+    scored = []
     for candidate in candidates:
-        if candidate.files not in scores:
-            with with_weights(model, mean_of_files(candidate.files, model)):
-                scores[candidate.files] = score().metrics()
-    return [Scored(candidate, scores[candidate.files]) for candidate in candidates]
+        with with_weights(model, mean_of_files(candidate.files, model)):
+            scored.append(Scored(candidate, score().metrics()))
+    return scored
 
 
 def install(
