@@ -36,12 +36,9 @@ def num_cores(root: Path = _ROOT) -> int:
     """Return the number of cores that this process may use, within a container's CPU quota."""
     cores = _num_processors()
     for folder, is_first_version in _cgroups(root, "cpu"):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_first_version else ("cpu.max",)
         try:
-            if is_first_version:
-                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-                quota, period = ((folder / name).read_text().strip() for name in names)
-            else:
-                quota, period = (folder / "cpu.max").read_text().split()
+            quota, period = " ".join((folder / name).read_text() for name in names).split()
         except OSError:
             continue
         if quota not in ("max", "-1"):
