@@ -69,11 +69,11 @@ def train(
         open_outputs(folder, run) as (monitor, saver),
     ):
         now = hooks.monotonic
-        began = now() - run.state.seconds
+        run.began = now() - run.state.seconds
         already = "already " if is_finished(run) else ""
         while not is_finished(run):
             if run.state.awaits_validation:
-                validate(run, monitor, saver, lambda: now() - began)
+                validate(run, monitor, saver)
                 continue
             started, epoch = now(), run.state.epoch
             batches = run.next_batches()
@@ -81,7 +81,7 @@ def train(
             result = train_step(run, batches)
             if not result.is_finite:
                 handle_nonfinite(run, batches, result)
-            count_update(run, batches, result, now() - started, now() - began)
+            count_update(run, batches, result, now() - started)
             log_update(run, monitor, result, {"lr": lr, "epoch": epoch})
             stops, stop_signal = stop.agree(run.parallel, bool(hooks.on_step(run.state)))
             stops = stops and not is_finished(run)
@@ -153,19 +153,14 @@ def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | None, 
         yield monitor, run.parallel.saver(Saver(folder, run, monitor.sync), run)
 
 
-def count_update(
-    run: Run, batches: Sequence[Batch], result: StepResult, seconds: float, total_seconds: float
-) -> None:
-    """Advance the state by an update, applied or skipped, which took so many `seconds`.
-
-    `total_seconds`: of training, with all earlier starts of the run.
-    """
+def count_update(run: Run, batches: Sequence[Batch], result: StepResult, seconds: float) -> None:
+    """Advance the state by an update, applied or skipped, which took so many `seconds`."""
     state, window = run.state, run.state.window
     run.advance(batches)
     run.parallel.count_update(batches, seconds)
     window.seconds += seconds
-    before, state.seconds = state.seconds, run.parallel.all_reduce_max(total_seconds)
-    state.updating += state.seconds - before if state.step > 1 else 0.0
+    passed = run.count_seconds()
+    state.updating += passed if state.step > 1 else 0.0
     plan_again(run)
     if run.config.data.valid is not None:
         state.awaits_validation = limit_reached(run) is not None or validation_is_due(run)

@@ -141,6 +141,7 @@ class Run:
     parallel: SingleProcess = field(default_factory=SingleProcess)
     hooks: Hooks = field(default_factory=Hooks)
     state: TrainingState = field(default_factory=TrainingState)
+    began: float = 0.0  # when the clock of `hooks` began to count `state.seconds`
 
     @property
     def total_steps(self) -> int:
@@ -163,6 +164,13 @@ class Run:
     @property
     def updates_per_epoch(self) -> int:
         return -(-len(self.data.batches) // self.config.training.gradient_accumulation)
+
+    def count_seconds(self) -> float:
+        """Bring `state.seconds` up to date, alike in all processes; return how many came to it."""
+        before = self.state.seconds
+        now = self.hooks.monotonic() - self.began
+        self.state.seconds = self.parallel.all_reduce_max(now)
+        return self.state.seconds - before
 
     def next_batches(self) -> list[Batch]:
         """Return the next update's batches; fewer than `gradient_accumulation` as an epoch ends."""

@@ -5,7 +5,7 @@ The main process scores the model, and all processes count the result.
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -46,13 +46,10 @@ class Validation(NamedTuple):
         return None if self.general is None else self.general.metrics()[metric]
 
 
-def validate(
-    run: Run, monitor: Monitor | None, saver: Saver, total_seconds: Callable[[], float]
-) -> None:
+def validate(run: Run, monitor: Monitor | None, saver: Saver) -> None:
     """Score the model on the validation data in the main process, and keep it if it is best.
 
     It has the weights that are evaluated, an EMA for example, only while it is scored.
-    `total_seconds` gives the time that training has taken so far.
     """
 
     def in_main() -> Validation:
@@ -67,16 +64,14 @@ def validate(
 
     run.parallel.gather_weights(run)
     found = run.parallel.in_main(in_main)
-    is_kept, has_forgotten = count_validation(run, found, total_seconds)
+    is_kept, has_forgotten = count_validation(run, found)
     if monitor is not None and found is not None:
         log_validation(run, monitor, found, has_forgotten=has_forgotten)
     metrics = {} if found is None else found.scores.metrics()
     saver.record_validation(metrics, is_kept=is_kept, is_end=is_finished(run))
 
 
-def count_validation(
-    run: Run, found: Validation | None, total_seconds: Callable[[], float]
-) -> tuple[bool, bool]:
+def count_validation(run: Run, found: Validation | None) -> tuple[bool, bool]:
     """Count a validation in all processes; return whether its model is kept, and if it `forgets`.
 
     Only the main process has `found` the scores.
@@ -90,8 +85,7 @@ def count_validation(
     if state.general_before is None:
         state.general_before = general
     has_forgotten = forgets(run, general)
-    before, state.seconds = state.seconds, run.parallel.all_reduce_max(total_seconds())
-    state.validation_seconds = state.seconds - before
+    state.validation_seconds = run.count_seconds()
     is_kept = record_score(run, math.nan if has_forgotten else score, loss)
     state.awaits_validation, state.validated_step = False, state.step
     return is_kept, has_forgotten
