@@ -8,14 +8,14 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from seq2seq_cli.errors import Interrupted, Terminated, UserError, no_more_processes
@@ -46,7 +46,7 @@ def process_context(*imports: str, **environment: str) -> BaseContext:
     `unblock_signals`. The first call decides about the imports and the environment of the server:
     PYTHONPATH is `sys.path`, and `environment` has defaults. Elsewhere it is `spawn`.
     """
-    with _environment(environment):
+    with _environment(**environment):
         if sys.platform != "linux":
             return multiprocessing.get_context("spawn")
         context = multiprocessing.get_context("forkserver")
@@ -283,7 +283,7 @@ def _handled(number: signal.Signals, handler: _Handler, *, before: _Handler) -> 
 
 
 @contextmanager
-def _environment(further: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+def _environment(**further: str) -> Iterator[None]:
     """Let interpreters started in the block import from where this one does.
 
     Python passes `sys.path` only after their first imports (CPython issue 117378), which would find

@@ -64,7 +64,7 @@ class Monitor:
         self._bar.close()
         with suppress(OSError):  # a warning was logged when the disk became full
             self.sync()
-            self._log.sync()
+            self._log.file.sync()
         logging.getLogger("seq2seq_cli").removeHandler(self._log)
 
     def sync(self) -> None:
@@ -195,11 +195,8 @@ def _with_losses_first(scalars: dict[str, float]) -> dict[str, float]:
 class _LogHandler(logging.Handler):
     def __init__(self, file: AppendOnlyFile) -> None:
         super().__init__()
-        self._file = file
+        self.file = file
         self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
 
-    def sync(self) -> None:
-        self._file.sync()
-
     def emit(self, record: logging.LogRecord) -> None:
-        self._file.append(f"{self.format(record)}\n".encode("utf-8", "replace"))
+        self.file.append(f"{self.format(record)}\n".encode("utf-8", "replace"))
