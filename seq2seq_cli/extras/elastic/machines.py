@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +64,11 @@ _SECONDS_TO_NOTICE = 15
 _SECRET_BYTES = 32
 
 
-@contextmanager
-def elastic_process() -> Iterator[Callable[[Callable[[object], object]], None]]:
-    """Save and stop if the agent of this process of torchrun ends while the block runs.
-
-    Yields a function that also watches the other machines; all processes call it with their
-    `broadcast`. Raises UserError if the agent has ended already.
-    """
+def stop_with_agent() -> None:
+    """Save and stop when the agent of this process of torchrun ends; UserError if it has ended."""
     if _is_adopted():
         raise UserError("the torchrun that started this process has ended")
-    _start(_stop_with_agent)
-    with ExitStack() as stack:
-        yield lambda broadcast: stack.enter_context(watched_machines(broadcast, PARENT))
+    _start(_wait_for_agent)
 
 
 def _is_adopted() -> bool:
@@ -93,7 +86,7 @@ def _is_adopted() -> bool:
         return PARENT == 1
 
 
-def _stop_with_agent() -> None:
+def _wait_for_agent() -> None:
     """Wait until the agent is gone; then stop all processes as SIGTERM does, which saves the run.
 
     Without it, the processes would train on and keep the run folder locked.

@@ -3,8 +3,8 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
 import torch
@@ -14,13 +14,12 @@ from torch.distributed.rendezvous import rendezvous
 from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.machine import PARENT
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.training.parallel.strategy import DataParallel, SingleProcess
 
 RUN_ID = "seq2seq-cli.launcher"  # of processes that `launcher.py` started
 WHAT_NOW = "the same command resumes from the last checkpoint"
-
-WatchMachines = Callable[[Callable[[object], object]], object]  # given `broadcast`
 
 _LONGEST_WAIT = timedelta(days=7)  # for a validation; the launcher notices a process that died
 _LONGEST_UPDATE = timedelta(minutes=30)  # or saving, or the rendezvous
@@ -56,13 +55,14 @@ def process_group(config: Config) -> Iterator[SingleProcess]:
     if not is_started_by_launcher():
         yield SingleProcess()
         return
-    elastic: AbstractContextManager[WatchMachines] = nullcontext(lambda broadcast: None)
-    if is_started_by_torchrun():
-        elastic = plugins.load("elastic", "machines").elastic_process()
-    with elastic as watch_machines:
-        parallel = _join_launched_group(config)
+    machines = plugins.load("elastic", "machines") if is_started_by_torchrun() else None
+    if machines is not None:
+        machines.stop_with_agent()
+    parallel = _join_launched_group(config)
+    with ExitStack() as stack:
         try:
-            watch_machines(parallel.broadcast)
+            if machines is not None:
+                stack.enter_context(machines.watched_machines(parallel.broadcast, PARENT))
             yield parallel
         except Interrupted as stop:
             if parallel.is_main:
