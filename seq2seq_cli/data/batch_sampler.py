@@ -147,14 +147,12 @@ class BatchSampler:
 
     def _size(self, number: int, epoch: int, consumed: ConsumedParts, tokens_per_batch: int) -> int:
         """Return the number of batches of a buffer; of a whole one it is the same in all epochs."""
+        if consumed or self.is_mixed:
+            return len(self.buffer(number).plan(epoch, consumed, tokens_per_batch))
         key = number, tokens_per_batch
-        is_same_in_all = not (consumed or self.is_mixed)
-        if is_same_in_all and key in self._counted:
-            return self._counted[key]
-        size = len(self.buffer(number).plan(epoch, consumed, tokens_per_batch))
-        if is_same_in_all:
-            self._counted[key] = size
-        return size
+        if key not in self._counted:
+            self._counted[key] = len(self.buffer(number).plan(epoch, (), tokens_per_batch))
+        return self._counted[key]
 
 
 class ShuffleBuffer:
