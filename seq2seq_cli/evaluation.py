@@ -258,22 +258,17 @@ def evaluate(
     computes NaN or infinity is NaN or infinite, and its translations may be empty.
     """
     scoring = scoring or Scoring.of_run(translator.config)
-    models = translator.models
     issues: list[Issues] = []
     pairs = held_out.pairs if decode else []
     groups = group_by_source(pairs, merge=scoring.merge_references)
     firsts = [pairs[group[0]] for group in groups]
-    was_training = models[0].training
-    for model in models:
-        model.eval()
+    for model in translator.models:
+        model.eval()  # an update sets the mode of training again
     try:
         loss, correct, num_tokens = _score_references(translator, held_out)
         hypotheses = translator.translate_pairs(firsts, issues.append) if decode else []
     except NotFiniteError:
         loss, hypotheses = math.nan, [""] * len(firsts)
-    finally:
-        for model in models:
-            model.train(was_training)
     raw = [pair.tgt for pair in pairs]
     normalize = translator.tokenizers.tgt.normalize
     targets = raw if scoring.test_set else [normalize(target) for target in raw]
