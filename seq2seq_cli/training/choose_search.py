@@ -105,9 +105,7 @@ def choose_search_again(
     folder: RunFolder, before: DefaultSearch, text: ParallelText, device: DeviceName
 ) -> None:
     """Measure searches with a model that has replaced the one of an earlier choice."""
-    config = load_config(folder.config)
-    training = config.training.model_copy(update={"device": device})
-    config = config.model_copy(update={"training": training})
+    config = load_config(folder.config).updated(training={"device": device})
     _choose_by(text, folder, config, before.step, before.scored_by)
 
 
