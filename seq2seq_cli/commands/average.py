@@ -23,7 +23,7 @@ from seq2seq_cli.training.checkpoints.choose_model import (
     best_files,
     candidate_table,
     install,
-    score_candidates,
+    with_scores,
 )
 from seq2seq_cli.training.choose_search import choose_search_again
 
@@ -69,7 +69,7 @@ def average_weights(
         lines, is_better, metrics = [], False, dict[Metric, float]()
         if text is not None:
             present = [Candidate(folder.model.name, (folder.model,))] if which == "best" else []
-            scored = score_candidates(model, [average, *present], score)
+            scored = [with_scores(candidate, model, score) for candidate in (average, *present)]
             winner = min(reversed(scored), key=lambda s: s.quality(config.validation.metric))
             is_better, metrics = winner.candidate == average, scored[0].metrics
             lines.append(candidate_table(scored, None))
