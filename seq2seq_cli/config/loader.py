@@ -339,17 +339,13 @@ def _unknown_option(location: Location) -> str:
 def _sections() -> dict[Location, type[BaseModel]]:
     """Return all sections by their locations, without numbers of corpora."""
 
-    def types_in(annotation: Any) -> Iterator[Any]:
-        yield annotation
+    def within(annotation: Any, location: Location) -> Iterator[tuple[Location, type[BaseModel]]]:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield location, annotation
+            for name, field in annotation.model_fields.items():
+                yield from within(field.annotation, (*location, name))
         for part in get_args(annotation):
-            yield from types_in(part)
-
-    def within(section: type[BaseModel], location: Location) -> Iterator[Any]:
-        yield location, section
-        for name, field in section.model_fields.items():
-            for inner in types_in(field.annotation):
-                if isinstance(inner, type) and issubclass(inner, BaseModel):
-                    yield from within(inner, (*location, name))
+            yield from within(part, location)
 
     return dict(within(Config, ()))
 
