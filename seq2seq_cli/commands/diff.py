@@ -68,10 +68,8 @@ def compare_runs(first_dir: Path, second_dir: Path) -> list[Difference]:
         found += _compare_values(kind, *(_history(manifest, name) for manifest in manifests))
     found += _compare_tensors("best model", first.model, second.model)
     for name, file in {"last model": "weights", "EMA": "ema", "optimizer": "optimizer"}.items():
-        checkpoints = [run.last_checkpoint or run.checkpoints for run in (first, second)]
-        paths = [checkpoint / f"{file}.safetensors" for checkpoint in checkpoints]
-        shards = [path.with_suffix("") for path in paths]
-        both = (s if s.is_dir() else path for path, s in zip(paths, shards, strict=True))
+        stems = [(run.last_checkpoint or run.checkpoints) / file for run in (first, second)]
+        both = (s if s.is_dir() else s.with_suffix(".safetensors") for s in stems)  # of shards
         found += _compare_tensors(name, *both)
     found += _compare_values("progress", _progress(first), _progress(second))
     return [*found, *_compare_metrics(first, second)]
