@@ -6,7 +6,6 @@ from pathlib import Path
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.default_search import read_default_search
 from seq2seq_cli.decoding.translator import Translator
@@ -55,19 +54,20 @@ def average_weights(
         which = "best" if folder.model.is_file() else str(average.files[0])
         loaded = Translator.load(run_dir, device, which=which, exact=True)
         model, config = loaded.model, load_config(folder.config)  # scores as validations do
-        decides = output is None and not force
-        if decides:
+        text = config.valid_text
+        if output is None and not force:
             _check_that_scores_decide(run_dir, config)
-        text = valid_text(config, run_dir) if decides else _text_if_there(config, run_dir)
-
-        def score() -> Scores:
-            translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
-            scoring, decode = Scoring.of_run(config), config.validation.decode
-            assert text is not None, "it was found"
-            return evaluate_corpus(translator, text, decode=decode, scoring=scoring)
-
+            text = valid_text(config, run_dir)
+        elif text is not None:
+            text = located(text, run_dir)
         lines, is_better, metrics = [], False, dict[Metric, float]()
         if text is not None:
+
+            def score() -> Scores:
+                translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
+                scoring, decode = Scoring.of_run(config), config.validation.decode
+                return evaluate_corpus(translator, text, decode=decode, scoring=scoring)
+
             present = [Candidate(folder.model.name, (folder.model,))] if which == "best" else []
             scored = [with_scores(candidate, model, score) for candidate in (average, *present)]
             winner = min(reversed(scored), key=lambda s: s.quality(config.validation.metric))
@@ -98,10 +98,6 @@ def _check_output(output: Path, folder: RunFolder) -> None:
     own = [one.resolve() for one in (folder.model, folder.checkpoints, folder.best)]
     if any(output.resolve().is_relative_to(one) for one in own):
         raise UserError(f"{output} belongs to the run: choose another --output")
-
-
-def _text_if_there(config: Config, run_dir: Path) -> ParallelText | None:
-    return located(config.valid_text, run_dir) if config.valid_text else None
 
 
 def _check_that_scores_decide(run_dir: Path, config: Config) -> None:
