@@ -124,9 +124,7 @@ def audit_text(
     entries = enumerate(read_entries(text.once()), start=1)
     first_pairs, batches = plugins.load("clean", "cleaner").first_pairs_and_batches(entries)
     rejected = plugins.load("clean", "rules").RejectionCounter(first_pairs)
-    num_lines = num_pairs = 0
     for chunk in batches:
-        num_lines += len(chunk)
         pairs: list[tuple[int, Pair]] = []
         for line, entry in chunk:
             if isinstance(entry, BadLineError):
@@ -138,7 +136,6 @@ def audit_text(
             else:
                 pairs.append((line, entry))
             hashes.add(None if isinstance(entry, BadLineError) or entry.is_empty else entry)
-        num_pairs += len(pairs)
         all_ids = _ids_of([pair for _, pair in pairs], tokenizers)
         for (line, pair), (src_ids, tgt_ids) in zip(pairs, all_ids, strict=True):
             src.add(line, pair.src, src_ids, pair.features)
@@ -154,16 +151,16 @@ def audit_text(
         for (line, pair), rule in zip(pairs, rules, strict=True):
             if rule in SHARED_RULES:
                 findings[rule].add(line, pair.src, pair.tgt)
-    assert num_pairs, "the text was counted before"
+    all_ratios = np.concatenate(ratios)
     parts = [part for corpus in text.corpora for part in corpus.parts()]
     audit = TextAudit(
         files=[_audit_file(*file) for part in parts for file in dict(files_of_lines(part)).items()],
-        lines=num_lines,
-        pairs=num_pairs,
+        lines=len(hashes.sources),
+        pairs=len(all_ratios),
         findings=findings,
         src=src.audit(like.src.main_scripts if like else None),
         tgt=tgt.audit(like.tgt.main_scripts if like else None),
-        length_ratio=LengthRatio(*np.percentile(np.concatenate(ratios), (50, 1, 99)).tolist()),
+        length_ratio=LengthRatio(*np.percentile(all_ratios, (50, 1, 99)).tolist()),
         repeated=hashes.repeated(),
         rejected=rejected.by_rule(),
     )
