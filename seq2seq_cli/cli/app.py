@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
@@ -16,6 +17,7 @@ from typer.main import get_group
 from seq2seq_cli import __version__, plugins
 from seq2seq_cli.console import log_to_stderr, printable_lines
 from seq2seq_cli.errors import Interrupted, UserError, of_system, shortages_reported
+from seq2seq_cli.files import naming
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.processes import ending_at_signals
 
@@ -108,12 +110,9 @@ def _errors_reported() -> Iterator[None]:
 class _Stdout(io.FileIO):
     """Standard output, whose errors have a name."""
 
+    @naming(Path("standard output"))
     def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            error.filename = "standard output"
-            raise
+        return super().write(data)
 
 
 app = typer.Typer(
