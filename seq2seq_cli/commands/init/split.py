@@ -2,7 +2,6 @@
 
 import bisect
 import hashlib
-from array import array
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,9 +36,7 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
     left out. Needs 8 bytes of memory per pair. Raises UserError if no pairs remain for training.
     """
     files = split_files(folder, parts)
-    keys = np.frombuffer(
-        array("Q", map(_key, count_pairs(given, "skip", CorpusCounts()))), np.uint64
-    )
+    keys = np.fromiter(map(_key, count_pairs(given, "skip", CorpusCounts())), np.uint64)
     sources, counts = np.unique(keys, return_counts=True)
     pairs_up_to = np.concatenate([[0], np.cumsum(counts)])
     wanted, ends = [parts[part] for part in files if part != REST], [0]
