@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,7 +62,7 @@ def enclose(span: Span, inner: str, before: str, after: str) -> str:
 class Document:
     """The pieces of a text in order, and how its format writes plain text and markup."""
 
-    pieces: tuple[Piece, ...]
+    pieces: Sequence[Piece]
     escape: Callable[[str], str] = str
     enclose: Callable[[Span, str, str, str], str] = enclose
     emphasis_marks: str = ""  # characters that end emphasis only before a space or punctuation

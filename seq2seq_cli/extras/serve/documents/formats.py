@@ -20,7 +20,7 @@ def read_plain_text(text: str, splitter: SentenceSplitter) -> Document:
     for line in text.splitlines(keepends=True):
         (content,) = line.splitlines()
         pieces += [*paragraph_pieces(content, splitter), line[len(content) :]]
-    return Document(tuple(pieces))
+    return Document(pieces)
 
 
 READERS: dict[FormatName, Reader] = {

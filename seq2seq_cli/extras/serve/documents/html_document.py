@@ -18,21 +18,21 @@ from seq2seq_cli.extras.serve.documents.paragraphs import (
 )
 from seq2seq_cli.text.sentences import sentence_spans
 
+
+def _names(text: str) -> set[str]:
+    return set(text.split())
+
+
 # Elements in running text; all others begin and end paragraphs (HTML Living Standard, 3.2.5).
-_INLINE = frozenset(
-    re.findall(
-        r"\w+",
-        "a abbr acronym area b bdi bdo big cite code data del dfn em embed font i img ins kbd "
-        "label map mark meter nobr output progress q rp rt ruby s samp slot small span strike "
-        "strong sub sup time tt u var wbr",
-    )
+_INLINE = _names(
+    "a abbr acronym area b bdi bdo big cite code data del dfn em embed font i img ins kbd label "
+    "map mark meter nobr output progress q rp rt ruby s samp slot small span strike strong sub "
+    "sup time tt u var wbr"
 )
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "wbr"}
 _RAW = {"iframe", "noembed", "noframes", "script", "style", "xmp"}  # no text is escaped in them
 _WITHOUT_TAGS = _RAW | {"textarea", "title"}
-_OBJECTS = set(
-    re.findall(r"\w+", "audio canvas iframe math object picture select svg textarea video")
-)
+_OBJECTS = _names("audio canvas iframe math object picture select svg textarea video")
 _KEPT = {"code", "kbd", "samp", "template", "tt", "var"}  # no words to read, unless translate=yes
 _IN_TEXT = _INLINE | _OBJECTS
 # Only running text is in them, so that custom elements are a part of it; others may be blocks.
@@ -41,13 +41,10 @@ _OF_INLINE = {"p", "h1", "h2", "h3", "h4", "h5", "h6"}
 _GROUPS_OF_ROWS = {"tbody", "tfoot", "thead"}
 _ROWS = {"tr", *_GROUPS_OF_ROWS}
 _CELLS = {"td", "th", *_ROWS}
-_BLOCKS = set(
-    re.findall(
-        r"\w+",
-        "address article aside blockquote center dd details dialog dir div dl dt fieldset "
-        "figcaption figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr li main menu nav ol p "
-        "pre search section summary table ul xmp",
-    )
+_BLOCKS = _names(
+    "address article aside blockquote center dd details dialog dir div dl dt fieldset figcaption "
+    "figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr li main menu nav ol p pre search "
+    "section summary table ul xmp"
 )
 _ENDED_BY = {
     **{"p": _BLOCKS | _CELLS, "li": {"li"}, "dt": {"dd", "dt"}, "dd": {"dd", "dt"}},
@@ -68,7 +65,7 @@ ATTRIBUTES = (
 )
 _MARKUP = re.compile(
     r"<!--(?:-?>|.*?(?:--!?>|\Z))"
-    r"|<(?P<other>[!?]|/(?![A-Za-z]))[^>]*+>"
+    r"|<(?:[!?]|/(?![A-Za-z]))[^>]*+>"
     rf"|<(?P<slash>/?)(?P<name>[A-Za-z][^{BLANKS}/>]*+){ATTRIBUTES}",
     re.DOTALL,
 )
@@ -229,7 +226,7 @@ class _Paragraph:
 def read_html(source: str, splitter: SentenceSplitter) -> Document:
     """Split HTML, a page or a part of one."""
     events = list(_with_omitted_ends(_events(source)))
-    return Document(tuple(pieces_of_events(source, events, splitter)), escape_html)
+    return Document(pieces_of_events(source, events, splitter), escape_html)
 
 
 def pieces_of_events(
@@ -271,5 +268,4 @@ def pieces_of_events(
             pieces += [*paragraph.pieces(source[paragraph.start : event.start], splitter), raw]
             paragraph = _Paragraph(events[last].end)
         number = last + 1
-    pieces += paragraph.pieces(source[paragraph.start :], splitter)
-    return [piece for piece in pieces if piece]
+    return [*pieces, *paragraph.pieces(source[paragraph.start :], splitter)]

@@ -102,8 +102,7 @@ def read_markdown(source: str, splitter: SentenceSplitter) -> Document:
         else:
             pieces.append(source[slices[0].start : position])
     pieces.append(source[position:])
-    written = tuple(piece for piece in pieces if piece != "")
-    return Document(written, _escape, _enclose, emphasis_marks="*_~")
+    return Document(pieces, _escape, _enclose, emphasis_marks="*_~")
 
 
 def _escape(text: str) -> str:

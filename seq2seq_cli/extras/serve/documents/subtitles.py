@@ -53,7 +53,7 @@ def read_subtitles(text: str, splitter: SentenceSplitter) -> Document:
         pieces += [*number, line]
         cue, in_cue = [], is_time
     pieces += _cue_pieces(cue, splitter, syntax)
-    return Document(tuple(piece for piece in pieces if piece != ""), syntax.escape)
+    return Document(pieces, syntax.escape)
 
 
 def _cue_pieces(cue: Sequence[str], splitter: SentenceSplitter, syntax: _Syntax) -> Iterator[Piece]:

@@ -43,7 +43,7 @@ def read_xml(source: str, splitter: SentenceSplitter, tags: XmlTags = _DETECTED)
     """Split XML, a document or a part of one."""
     events = list(_events(source, tags.ignored))
     pieces = pieces_of_events(source, list(_with_structure(source, events, tags)), splitter)
-    return Document(tuple(pieces), escape_html, keeps_elements=True)
+    return Document(pieces, escape_html, keeps_elements=True)
 
 
 def _events(source: str, ignored: Set[str]) -> Iterator[Event]:
