@@ -85,17 +85,16 @@ class Observer:
             logger.info(f"{scope['method']} {path} {status} {1000 * seconds:.0f} ms")
 
 
+@dataclass
 class AllowedOrigins:
     """Refuses requests caused by pages of other sites.
 
     A page may have a name that resolves to this machine, or send forms to it.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str]) -> None:
-        """`hosts`: allowed values of the Host header; empty: all. `origins`: of other sites."""
-        self._app = app
-        self._hosts = frozenset(map(_without_port, hosts))
-        self._origins = frozenset(origins)
+    app: ASGIApp
+    hosts: Collection[str]  # allowed values of the Host header; empty: all
+    origins: Collection[str]  # of other sites
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -103,9 +102,9 @@ class AllowedOrigins:
         # Programs send no origin, add-ons of browsers one of another scheme.
         is_page = origin == "null" or origin.startswith(("http://", "https://"))
         is_own = origin.partition("://")[2] == host
-        is_allowed = is_own or not self._origins.isdisjoint({"*", origin})
-        app = self._app
-        if self._hosts and _without_port(host) not in self._hosts:
+        is_allowed = is_own or "*" in self.origins or origin in self.origins
+        app = self.app
+        if self.hosts and _without_port(host) not in map(_without_port, self.hosts):
             app = error_response(scope, 400, "Invalid host header (--allow-host)")
         elif scope["method"] == "POST" and is_page and not is_allowed:
             message = f"Pages of {origin} may not use this server (--allow-origin)"
