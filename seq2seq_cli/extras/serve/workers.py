@@ -44,7 +44,7 @@ class Worker:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    pid: int = 0
+    pid: int
 
     async def translate(self, batch: Batch, answer: Awaitable[Any]) -> BatchResult:
         """Return the translations. Raises WorkerDiedError if the process ends or hangs."""
@@ -111,14 +111,14 @@ class ModelProcess:
             if ours is not None:
                 ours.close()
             raise WorkerDiedError(str(error)) from None
-        worker = Worker(*await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_MESSAGE))
+        streams = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_MESSAGE)
+        worker = Worker(*streams, self.pid)
         try:
             async with asyncio.timeout(self.seconds_to_start):
                 worker.pid = (await worker.answer())["pid"]
         except TimeoutError:
             worker.writer.close()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)  # one that hangs does not notice its end
+            worker.kill()  # one that hangs does not notice its end
             raise WorkerDiedError("the process with the models does not answer") from None
         except BaseException:
             worker.writer.close()
