@@ -190,11 +190,10 @@ class Scheduler:
             alike = (t for t in self._tickets if (t.run, t.options, t.is_alone) == kind)
             some = itertools.islice(alike, self._tokens_per_batch)
             turns = deque([first] if first.is_alone else some)
-            served: dict[Ticket, None] = {}  # in the order in which they were served last
+            served: set[Ticket] = set()
             while turns and budget > 0:
                 ticket = turns.popleft()
-                served.pop(ticket, None)
-                served[ticket] = None
+                served.add(ticket)
                 while ticket.waiting:
                     each = ticket.waiting.popleft()
                     self.num_waiting -= 1
@@ -205,7 +204,8 @@ class Scheduler:
                         turns.append(ticket)
                         break
             others = (ticket for ticket in self._tickets if ticket not in served)
-            self._tickets = deque([*others, *(ticket for ticket in served if ticket.waiting)])
+            again = (ticket for ticket in turns if ticket in served and ticket.waiting)
+            self._tickets = deque([*others, *again])
             if taken:
                 sentences = tuple(each.sentence for each in taken)
                 return Batch(first.run, first.options, sentences), taken
