@@ -61,8 +61,7 @@ class Batch(NamedTuple):
     @classmethod
     def from_json(cls, message: Any) -> "Batch":
         run, options, sentences = message
-        inputs = tuple(SentenceInput(text, tuple(required)) for text, required in sentences)
-        return cls(run, SearchOptions(*options), inputs)
+        return cls(run, SearchOptions(*options), tuple(SentenceInput(*each) for each in sentences))
 
 
 class BatchResult(NamedTuple):

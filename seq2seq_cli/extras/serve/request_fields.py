@@ -1,6 +1,7 @@
 """The fields of a request (JSON, form or query), and their limits."""
 
 import asyncio
+import functools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,10 +52,7 @@ class Fields:
     @classmethod
     async def read(cls, request: Request, limits: Limits) -> "Fields":
         """Read the body by its content type; the query has defaults for missing fields."""
-
-        def form_values(data: bytes) -> dict[str, Any]:
-            return _form_values(data, limits.fields)
-
+        form_values = functools.partial(_form_values, most=limits.fields)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
             raise RequestError(415, f"Unsupported content coding: {coding}")
@@ -62,9 +60,8 @@ class Fields:
         if kind == "multipart/form-data":
             _, options = parse_options_header(request.headers["content-type"])
             if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
-                raise invalid(
-                    "forms and queries must be in UTF-8"
-                )  # others may take quadratic time
+                # Others may take quadratic time.
+                raise invalid("forms and queries must be in UTF-8")
             most = {"max_files": 0, "max_fields": limits.fields, "max_part_size": _MAX_PART_BYTES}
             async with request.form(**most) as form:
                 pairs = [(name, v) for name, v in form.multi_items() if isinstance(v, str)]
