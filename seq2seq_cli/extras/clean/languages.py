@@ -40,8 +40,6 @@ def language_rule(src: str, tgt: str) -> Rule:
     """Return a rule that rejects pairs of which a side is in another language than these."""
 
     def is_other(side: Side, expected: str, i: int) -> bool:
-        if side.letters_N[i] < _MIN_LETTERS:
-            return False
         language, probability = _identifier().classify(side.lines[i])
         return bool(language != expected and probability >= _MIN_PROBABILITY)
 
@@ -49,7 +47,7 @@ def language_rule(src: str, tgt: str) -> Rule:
         found = np.zeros(len(batch.pairs), np.bool_)
         for side, language in zip(batch.sides, (src, tgt), strict=True):
             is_side_other = functools.partial(is_other, side, code_of(language))
-            found |= batch.where(is_side_other, ~found)
+            found |= batch.where(is_side_other, ~found & (side.letters_N >= _MIN_LETTERS))
         return found
 
     return Rule(f"another language, at {_MIN_PROBABILITY:.0%} or more", rejects)

@@ -88,9 +88,7 @@ class Characters:
         return np.array([name in names for name in self.names])
 
     def _kind_of(self, character: str) -> int:
-        if character == "\n":
-            return self.names.index(_SPACE)
-        name = script_of(character)
+        name = _SPACE if character == "\n" else script_of(character)
         if name is None and character.isspace():
             name = _SPACE
         elif name is None and unicodedata.category(character).startswith("M"):
@@ -123,9 +121,8 @@ class Side:
         self.length_N: Counts = lengths - self.count(_SPACE)  # characters but white space
         self.letters_N: Counts = self.counts_NK[:, len(_NO_LETTERS) :].sum(1)
         is_space_C = kinds_C == characters.names.index(_SPACE)
-        starts = self._line_C[1:][is_space_C[:-1] & ~is_space_C[1:]]
-        self.words_N: Counts = np.bincount(starts, minlength=len(lines))
-        self.words_N[:1] += bool(len(codes_C) and not is_space_C[0])
+        is_start_C = np.diff(is_space_C, prepend=True) & ~is_space_C
+        self.words_N: Counts = np.bincount(self._line_C[is_start_C], minlength=len(lines))
         is_spaceless_K = characters.having(_SPACELESS)
         self.spaceless_N: Counts = self.counts_NK[:, is_spaceless_K].sum(1)  # letters
         self.words_N += self.spaceless_N // _CHARACTERS_OF_A_WORD
