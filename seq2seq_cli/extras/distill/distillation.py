@@ -133,20 +133,19 @@ def held_out_text(task: Task, teacher: Config) -> ParallelText:
             f"{first} has data.direction {text.direction}, which a student cannot have: give its "
             f"validation text as {option}"
         )
-    found = located(text, first) if text is not None else None
-    tag, is_tagged_by_line = teacher.decoding.tag, task.teacher.input_format == "jsonl"
-    has_one_tag = not is_tagged_by_line and (tag is not None or task.config is None)
-    if found is not None and has_one_tag:
-        tags, found = ", ".join(found.tags), found.of_tag(tag)
-        if not found.corpora and tag is None:
-            raise UserError(f"{first} has validation text with tags only ({tags}): give --tag")
-        if not found.corpora:
-            raise UserError(f"{first} has no validation text with the tag {tag}: give {option}")
-    if found is None:
+    if text is None or (found := located(text, first)) is None:
         raise UserError(
             f"{first} has no validation text here, to choose the best student: give {option}"
         )
-    return found
+    tag, is_tagged_by_line = teacher.decoding.tag, task.teacher.input_format == "jsonl"
+    if is_tagged_by_line or (tag is None and task.config is not None):
+        return found
+    if (of_tag := found.of_tag(tag)).corpora:
+        return of_tag
+    if tag is not None:
+        raise UserError(f"{first} has no validation text with the tag {tag}: give {option}")
+    tags = ", ".join(found.tags)
+    raise UserError(f"{first} has validation text with tags only ({tags}): give --tag")
 
 
 def refuse_pairs_without_features(task: Task, teacher: Config) -> None:

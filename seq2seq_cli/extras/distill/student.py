@@ -11,7 +11,7 @@ from seq2seq_cli.config.languages import languages_of
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import Choice, Choices, commented_yaml, preset_for
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.text import Corpus, DataConfig, ParallelText
 from seq2seq_cli.config.tokenizer import TokenizerConfig
 from seq2seq_cli.config.types import PresetName
 from seq2seq_cli.console import counted
@@ -79,16 +79,16 @@ def write_config(
     for wrong overrides.
     """
     tag = teacher.decoding.tag
-    every = [*translated, *ParallelText((*real,)).with_tag(tag).corpora]
-    text = ParallelText((*every,))
+    text = ParallelText((*translated, *ParallelText((*real,)).with_tag(tag).corpora))
     look = look_at(text)
     preset = preset_for(look.counts.pairs)
     shape = shape or Shape.parse(_SHAPE_FOR[preset])
     # The updates of the preset `large` are for large models and GPUs.
     likely: PresetName = "small" if preset == "small" else "medium"
     chosen = dict(choose(look, likely, text, valid))
-    chosen["data.train"] = Choice(_as_given(every))
-    chosen["data.valid"] = Choice(_as_given(valid.corpora))
+    data = DataConfig(train=text.corpora, valid=valid.corpora)
+    given = data.model_dump(mode="json", exclude_defaults=True)
+    chosen |= {f"data.{name}": Choice(value) for name, value in given.items()}
     if (languages := languages_of(teacher.data)) is not None:
         chosen["data.languages"] = Choice(languages._asdict(), "the teacher's")
     kind = TokenizerConfig.model_validate({"kind": chosen["tokenizer.kind"].value}).kind
@@ -126,8 +126,3 @@ def _vocabulary(teacher: Config) -> dict[str, Choice]:
         taken = {"user_defined_symbols", *(["normalization"] if is_normalized else [])}
     given: dict[str, Any] = teacher.tokenizer.model_dump(mode="json", include=taken)
     return {f"tokenizer.{name}": Choice(value, "the teacher's") for name, value in given.items()}
-
-
-def _as_given(corpora: Sequence[Corpus]) -> Any:
-    dumped = [corpus.model_dump(mode="json", exclude_defaults=True) for corpus in corpora]
-    return dumped[0] if len(dumped) == 1 else dumped
