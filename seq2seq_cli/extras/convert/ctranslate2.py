@@ -35,6 +35,7 @@ from seq2seq_cli.extras.convert.foreign import (
     refuse,
     tags_of,
 )
+from seq2seq_cli.extras.convert.missing_rows import IMPOSSIBLE
 from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SPECIAL_PIECES
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
@@ -315,8 +316,6 @@ class _Reader:
 
     def _embeddings(self) -> dict[str, bool]:
         """Take embeddings and projection, and return how they are tied and scaled."""
-        from seq2seq_cli.extras.convert.missing_rows import IMPOSSIBLE
-
         names = self.names.tensors
         if "encoder/embeddings_1/weight" in names:
             raise refuse(self.path, "source features", "their embeddings have no option here")

@@ -283,14 +283,13 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
     beam, longest = search.get("num_beams", 1), search.get("max_length", _LONGEST)
     if isinstance(search.get("max_new_tokens"), int):
         longest = search["max_new_tokens"] + 1
-    positions = config.get("max_position_embeddings", _LONGEST)
-    most = _LONGEST
-    if isinstance(longest, int):
-        most = min(longest, positions) if isinstance(positions, int) else longest
+    positions = config.get("max_position_embeddings")
+    positions = positions if isinstance(positions, int) else _LONGEST
+    most = min(longest, positions) if isinstance(longest, int) else _LONGEST
     # The length counts the start token and EOS, which every translation ends with.
     most_tokens = min(max(most - 2, 1), 10_000)
     decoding = model.decoding = {"max_len_factor": 0.0, "max_len_extra": most_tokens}
-    model.max_length = max(1, positions - 1) if isinstance(positions, int) else _LONGEST - 1
+    model.max_length = max(1, positions - 1)
     if isinstance(beam, int) and 1 <= beam <= 1_000:
         decoding["beam_size"] = beam
     given = dict(_NUMBERS)

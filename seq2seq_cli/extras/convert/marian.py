@@ -39,6 +39,7 @@ from seq2seq_cli.extras.convert.foreign import (
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.extras.export.weights import Part, parts_of, shape_of
 from seq2seq_cli.files import MEBIBYTE, read_bounded, reading
+from seq2seq_cli.tokenizers.sentencepiece_tokenizer import open_model
 
 _SPECIAL = "special:model.yml"
 _EPSILON = 1e-9  # of LayerNorm: src/graph/expression_operators.cpp
@@ -259,10 +260,7 @@ def _take_parts(
 def _vocabulary(path: Path, size: int) -> Vocabulary:
     """Read a vocabulary: YAML, JSON or a SentencePiece model, whose ids then are Marian's."""
     if path.suffix == ".spm":
-        from sentencepiece import SentencePieceProcessor
-
-        processor = SentencePieceProcessor(model_proto=read_sentencepiece(path))
-        ids = {processor.id_to_piece(i): i for i in range(len(processor))}
+        processor, ids = open_model(read_sentencepiece(path))
         found = Vocabulary(entries_by_id(ids, size, path), processor.unk_id(), processor.eos_id())
     else:
         ids = read_vocabulary(_text(path, 64 * MEBIBYTE), path)

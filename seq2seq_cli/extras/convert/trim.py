@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import torch
-
 from seq2seq_cli.config.languages import languages_of
-from seq2seq_cli.config.loader import config_yaml, load_config
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.config.text import Languages, ParallelText
 from seq2seq_cli.config.tokenizer import Kinds, VocabSizes
@@ -15,14 +13,15 @@ from seq2seq_cli.data.tokenization import chunks_of
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SpmVocabTokenizer, restricted
-from seq2seq_cli.files import new_folder, require_new_folder, write_atomic, write_json
+from seq2seq_cli.extras.convert.writer import write_run
+from seq2seq_cli.extras.export.weights import with_rows
+from seq2seq_cli.files import new_folder, require_new_folder, write_json
 from seq2seq_cli.model.parameters import unique_parameters
-from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.tokenizers.sentencepiece_tokenizer import kind_of
-from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, Tokenizers, save_tokenizers
-from seq2seq_cli.training.checkpoints.manifest import imported_from, read_manifest, write_manifest
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, Tokenizers
+from seq2seq_cli.training.checkpoints.manifest import imported_from
 
 
 def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str = "best") -> str:
@@ -40,22 +39,15 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
     src_ids, tgt_ids = _kept(before, texts)
     after = _trimmed(before, src_ids, tgt_ids)
     config = _config(translator.config, after)
-    ids = {"src_embedding.weight": src_ids}
-    ids |= dict.fromkeys(("tgt_embedding.weight", "projection.weight", "projection.bias"), tgt_ids)
     old = unique_parameters(translator.model)
-    new = {name: p[torch.tensor(ids[name])] if name in ids else p for name, p in old.items()}
+    new = with_rows(old, src_ids, tgt_ids)
     with new_folder(output) as part:
         folder = RunFolder(part)
-        save_tokenizers(folder, after)
-        save_tensors(new, folder.model)
         if translator.statistics is not None:  # whose words are known by their tokens
             statistics = translator.statistics.model_copy(update={"src_words": None})
             write_json(folder.statistics, statistics.model_dump())
-        write_manifest(folder, config, torch.device("cpu"), None, hashes={})
         record = {"from": str(run_dir), "text": [text.name for text in texts]}
-        origin = imported_from(run_dir)
-        write_json(folder.manifest, {**read_manifest(folder), **origin, "trimmed": record})
-        write_atomic(folder.config, config_yaml(config).encode("utf-8"))
+        write_run(folder, config, after, new, {**imported_from(run_dir), "trimmed": record})
         load_config(folder.config)  # what it refuses would be no run
     names = ["both sides"] if before.is_shared else ["source", "target"]
     lengths = zip(names, map(len, before), map(len, after), strict=False)

@@ -5,16 +5,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from seq2seq_cli.config.loader import config_yaml, load_config
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.decoding.engines.native_model import parameter_shapes
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.convert.foreign import Array, ForeignModel, Vocabulary
+from seq2seq_cli.extras.convert.missing_rows import IMPOSSIBLE
 from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SPECIAL_PIECES, SpmVocabTokenizer
 from seq2seq_cli.extras.export.weights import permuted
 from seq2seq_cli.files import write_atomic, write_json
+from seq2seq_cli.model.weights import Weights, save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, Tokenizers, save_tokenizers
+from seq2seq_cli.training.checkpoints.manifest import read_manifest, write_manifest
 
 
 class Order(NamedTuple):
@@ -52,11 +57,6 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> None:
 
     Raises UserError if the options do not fit one another or the weights.
     """
-    import torch
-
-    from seq2seq_cli.model.weights import save_tensors
-    from seq2seq_cli.training.checkpoints.manifest import read_manifest, write_manifest
-
     if model.model["d_model"] % 2:
         raise UserError(f"d_model is {model.model['d_model']}, but sines and cosines need pairs")
     for name, weight in model.weights.items():
@@ -75,7 +75,6 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> None:
     tree["model"]["output_bias"] = "projection.bias" in weights
     write_json(run.config, tree)  # JSON is YAML
     config = load_config(run.config)
-    save_tokenizers(run, tokenizers)
     sizes = len(tokenizers.src), len(tokenizers.tgt)
     expected = parameter_shapes(config.model, *sizes, is_shared=is_shared)
     found = {name: weight.shape for name, weight in weights.items()}
@@ -86,9 +85,21 @@ def write(model: ForeignModel, folder: Path, record: Mapping[str, Any]) -> None:
         name: torch.from_numpy(np.require(weight, requirements=("C", "W")))
         for name, weight in weights.items()
     }
-    save_tensors(tensors, run.model)
+    write_run(run, config, tokenizers, tensors, {"imported": record})
+
+
+def write_run(
+    run: RunFolder,
+    config: Config,
+    tokenizers: Tokenizers,
+    weights: Weights,
+    record: Mapping[str, Any],
+) -> None:
+    """Write a run that was not trained here; `record` becomes part of manifest.json."""
+    save_tokenizers(run, tokenizers)
+    save_tensors(weights, run.model)
     write_manifest(run, config, torch.device("cpu"), None, hashes={})
-    write_json(run.manifest, {**read_manifest(run), "imported": dict(record)})
+    write_json(run.manifest, {**read_manifest(run), **record})
     write_atomic(run.config, config_yaml(config).encode())
 
 
@@ -119,8 +130,6 @@ def _names(vocabulary: Vocabulary, order: Order) -> list[str]:
 
 def _ordered(model: ForeignModel, orders: Orders) -> dict[str, Array]:
     """Return all weights with our rows of vocabularies, and sines alternating with cosines."""
-    from seq2seq_cli.extras.convert.missing_rows import IMPOSSIBLE
-
     weights = dict(model.weights)
     bias = weights.pop("projection.bias")
     for name in ("src_embedding.weight", "tgt_embedding.weight", "projection.weight"):

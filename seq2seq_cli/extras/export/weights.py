@@ -6,7 +6,7 @@ dimensions of every vector between layers are permuted: first the even ones, the
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -76,6 +76,15 @@ def shape_of(part: str, d_model: int, d_ff: int | None) -> tuple[int | None, ...
     return (d_model,) if part.endswith("norm") else (rows, columns)
 
 
+def with_rows(
+    weights: Mapping[str, "Tensor"], src_ids: Sequence[int], tgt_ids: Sequence[int]
+) -> dict[str, "Tensor"]:
+    """Return tensors by our names with these entries of the vocabularies, in this order."""
+    of_tgt = ("tgt_embedding.weight", "projection.weight", "projection.bias")
+    ids = {"src_embedding.weight": src_ids, **dict.fromkeys(of_tgt, tgt_ids)}
+    return {name: w[list(ids[name])] if name in ids else w for name, w in weights.items()}
+
+
 def permuted(weights: Mapping[str, Any], order: Any) -> dict[str, Any]:
     """Return arrays or tensors by our names with the dimensions between layers in an order."""
     changed = dict(weights)
@@ -122,11 +131,7 @@ def _parameters(model: "Transformer", rows: "Rows") -> dict[str, "Tensor"]:
             found |= {f"{name}.query.{part}": tensor for part, tensor in query.items()}
         elif isinstance(module, nn.Linear):
             found.setdefault(f"{name}.bias", module.weight.new_zeros(module.out_features))
-    ids = {"src_embedding.weight": rows.src}
-    ids |= dict.fromkeys(("tgt_embedding.weight", "projection.weight", "projection.bias"), rows.tgt)
-    for name in ids.keys() & found.keys():
-        found[name] = found[name][list(ids[name])]
-    return permuted(found, _sines_first(model.config.d_model))
+    return permuted(with_rows(found, *rows), _sines_first(model.config.d_model))
 
 
 def huggingface_weights(
