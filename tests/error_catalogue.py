@@ -36,7 +36,6 @@ SECTIONS = (
 FILES_WITH_VALUE_ERRORS = {*(f"config/{name}.py" for name in SECTIONS), "text/corpus.py"}
 WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option"]}
 VARIES = "…"
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -45,7 +44,7 @@ def raised() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((ROOT / "seq2seq_cli").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        every = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+        every = [node for node in ast.walk(tree) if isinstance(node, Function)]
         functions = {function.name: function for function in every}
         file = path.relative_to(ROOT / "seq2seq_cli").as_posix()
         names = ERRORS | ({"ValueError"} if file in FILES_WITH_VALUE_ERRORS else set())
@@ -54,17 +53,13 @@ def raised() -> dict[str, str]:
             for function in every
             for call in ast.walk(function)
             if isinstance(call, ast.Call) and ast.unparse(call.func) in names
-            for text in texts_of(message_of(call), function, functions)
+            for text in texts_of(call.args[0], function, functions)
         ]
         for function in every:
             if function.name in ("mistake", *WORDED_ELSEWHERE.get(file, ())):
                 messages += returned(function, functions)
         found |= {tidy(text): path.name for text in messages if is_worded(text)}
     return found
-
-
-def message_of(call: ast.Call) -> ast.expr:
-    return call.args[0]
 
 
 def texts_of(node: ast.expr, function: ast.AST, functions: dict[str, Function]) -> Iterator[str]:
