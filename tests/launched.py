@@ -21,7 +21,6 @@ from seq2seq_cli.native import library as native
 from seq2seq_cli.processes import unblock_signals
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.parallel.process_group import process_group
-from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.step import train_step
 
 
@@ -31,22 +30,18 @@ def one_update(config: Config, folder: Path) -> tuple[float, float]:
     A process may go without a sentence.
     """
     with process_group(config) as parallel:
-        return update_with(parallel, config, folder)
-
-
-def update_with(parallel: SingleProcess, config: Config, folder: Path) -> tuple[float, float]:
-    torch.manual_seed(5)
-    dropout = 0.3 if native.has_training_kernels() else 0.0
-    shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=dropout)
-    batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
-    optimizer = SGD(batch_loss.parameters(), lr=0.1)
-    batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
-    run = bare_run(batch_loss, optimizer, config.training, parallel)
-    update = train_step(run, number_pairs(batches))
-    path = folder / f"{parallel.world_size}-{parallel.rank}.safetensors"
-    save_file({n: p.detach().clone() for n, p in batch_loss.named_parameters()}, path)
-    assert parallel.all_reduce_max(float(parallel.rank)) == parallel.world_size - 1
-    assert parallel.broadcast(10.0 + parallel.rank) == 10.0
+        torch.manual_seed(5)
+        dropout = 0.3 if native.has_training_kernels() else 0.0
+        shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=dropout)
+        batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
+        optimizer = SGD(batch_loss.parameters(), lr=0.1)
+        batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
+        run = bare_run(batch_loss, optimizer, config.training, parallel)
+        update = train_step(run, number_pairs(batches))
+        path = folder / f"{parallel.world_size}-{parallel.rank}.safetensors"
+        save_file({n: p.detach().clone() for n, p in batch_loss.named_parameters()}, path)
+        assert parallel.all_reduce_max(float(parallel.rank)) == parallel.world_size - 1
+        assert parallel.broadcast(10.0 + parallel.rank) == 10.0
     return update.loss, update.grad_norm
 
 
