@@ -104,12 +104,8 @@ class Served:
 
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started."""
-    tasks = Path(f"/proc/{pid}/task")
-    return [
-        int(child)
-        for task in (tasks.iterdir() if tasks.exists() else ())
-        for child in (task / "children").read_text().split()
-    ]
+    listed = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for path in listed for child in path.read_text().split()]
 
 
 @contextmanager

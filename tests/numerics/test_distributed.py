@@ -29,6 +29,7 @@ from launched import (
 )
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file
+from served import children
 from torch import distributed
 
 from seq2seq_cli.commands.diff import differing_results
@@ -422,10 +423,6 @@ def test_three_processes_stop_and_resume_with_another_batch_size(config, tmp_pat
         for stop in (*stops, None):
             train(changed, tmp_path / name, allow_changed=allowed, hooks=stop_at(stop))
     assert differing_results(tmp_path / "whole", tmp_path / "parts") == []
-
-
-def children(process: int) -> list[int]:
-    return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
 
 
 def wait_for_a_line(path: Path, process: subprocess.Popen[str]) -> None:
