@@ -3,11 +3,8 @@
 from pathlib import Path
 
 from commands import Command
+from number_languages import in_german
 from number_task import FAST, number_pairs, numbers_config, write_config
-
-NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-NAMEN = ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
-IN_GERMAN = dict(zip(NAMES, NAMEN, strict=True))
 
 
 def write_rows(path: Path, count: int, seed: int) -> dict[str, object]:
@@ -15,7 +12,7 @@ def write_rows(path: Path, count: int, seed: int) -> dict[str, object]:
     rows = []
     for digits, names in number_pairs(count, seed):
         rows.append(f"{digits}\tNUM;EN\t{names}")
-        rows.append(f"{digits}\tNUM;DE\t{' '.join(IN_GERMAN[name] for name in names.split())}")
+        rows.append(f"{digits}\tNUM;DE\t{in_german(names)}")
     path.write_text("".join(f"{row}\n" for row in rows))
     return {"pairs": str(path), "fields": [1, 3], "features": 2}
 

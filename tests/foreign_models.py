@@ -11,9 +11,9 @@ import numpy as np
 import sentencepiece
 import torch
 import yaml
+from number_languages import GERMAN
 from number_task import NAMES
 
-GERMAN = ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
 WORDS = [*GERMAN, *NAMES]
 SHAPE = {"d_model": 16, "layers": 2, "heads": 4, "d_ff": 24}
 

@@ -14,10 +14,12 @@ import pytest
 import yaml
 from commands import Command
 from ended import ended
-from feature_task import IN_GERMAN, NAMES, write_rows
+from feature_task import write_rows
 from foreign_models import write_marian_mt
+from number_languages import GERMAN, in_german
 from number_task import (
     FAST,
+    NAMES,
     as_ensemble,
     number_pairs,
     numbers_config,
@@ -256,7 +258,7 @@ def test_tags_and_features_are_kept(seq2seq, tmp_path):
     sources = {(row["src"], row["features"]) for rows in found.values() for row in rows}
     assert sources <= {(line["src"], line["features"]) for line in lines}
     german = [row["tgt"] for row in found["<y>"] if row["features"] == "NUM;DE"]
-    assert set(" ".join(german).split()) <= {*IN_GERMAN.values(), *NAMES}
+    assert set(" ".join(german).split()) <= {*GERMAN, *NAMES}
     assert len({corpus["pairs"] for corpus in given.values()}) == 2
     again = "3 1\tNUM;DE"
     assert seq2seq("translate", run, again).exit_code == 0
@@ -368,7 +370,7 @@ def test_an_imported_teacher_needs_no_text_of_its_own(seq2seq, tmp_path):
     write_marian_mt(tmp_path / "model", 5)
     teacher, output = tmp_path / "teacher", tmp_path / "student"
     assert seq2seq("import", tmp_path / "model", teacher, "--no-verify").exit_code == 0
-    pairs = [(" ".join(IN_GERMAN[word] for word in tgt.split()), tgt) for _, tgt in PAIRS]
+    pairs = [(in_german(tgt), tgt) for _, tgt in PAIRS]
     real = write_pairs(tmp_path, "real", pairs)
     valid = write_pairs(tmp_path, "valid", pairs[::10])
     given = [("--pairs", path) for path in real.values()]
