@@ -72,7 +72,8 @@ function renormalized(matrix, isContent) {
 
 function betweenWords(matrix, queries, memory) {
   const grouped = zeros(queries.words.length, memory.words.length);
-  const sizes = countOf(queries);
+  const sizes = new Array(queries.words.length).fill(0);
+  for (const word of queries.word_of_token) sizes[word]++;
   matrix.forEach((row, query) => {
     const word = queries.word_of_token[query];
     row.forEach((value, position) => {
@@ -80,12 +81,6 @@ function betweenWords(matrix, queries, memory) {
     });
   });
   return grouped;
-}
-
-function countOf(axis) {
-  const sizes = new Array(axis.words.length).fill(0);
-  for (const word of axis.word_of_token) sizes[word]++;
-  return sizes;
 }
 
 function headMatrix(map, layer, head) {
