@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.config.types import Positions
-from seq2seq_cli.console import printable
+from seq2seq_cli.console import counted, printable
 from seq2seq_cli.model.transformer import Transformer
 
 
@@ -133,9 +133,8 @@ class Parameters:
             ("  positional encoding", 0, f"{self.positions}: computed, not learned"),
         ]
         for stack, kinds in self.stacks.items():
-            layers = self.layers[stack]
-            counted = f"{layers} layer{'s' * (layers > 1)}"
-            counts.append((f"  {stack}", sum(kinds.values()), counted))
+            layers = counted(self.layers[stack], "layer")
+            counts.append((f"  {stack}", sum(kinds.values()), layers))
             counts += [(f"    {kind.replace('_', '-')}", n, "") for kind, n in kinds.items()]
         counts.append(("  projection", self.projection, ""))
         counts += [("  other", self.other, "")] if self.other else []

@@ -8,7 +8,7 @@ import torch
 
 from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.console import printable
+from seq2seq_cli.console import counted, printable
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.decoding.default_search import DefaultSearch, read_default_search
 from seq2seq_cli.decoding.translator import Translator
@@ -157,7 +157,7 @@ class RunReport:
         which = f"model of step {int(which):,}" if which.isdigit() else which
         trained = "not known: the run has no metrics.jsonl"
         if self.num_steps is not None:
-            trained = f"{self.num_steps:,} update{'s' * (self.num_steps != 1)}"
+            trained = counted(self.num_steps, "update")
         if self.validation is not None and self.metric in self.validation.scores:
             score = f"{self.metric} {self.validation.scores[self.metric]:.3f}"
             trained += f"; this model: {score} ({self.validation.model})"
