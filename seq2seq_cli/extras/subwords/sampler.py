@@ -45,8 +45,7 @@ class SubwordSampler:
         # Characters are pieces in every vocabulary that this package learns.
         pieces = {piece: entry for piece, entry in learned.items() if learned.keys() >= set(piece)}
         self._seams = _Seams(pieces, len(tokenizer))
-        segmenter = SEGMENTERS[tokenizer.kind](pieces, len(tokenizer), strength)
-        self._segment = segmenter.segment
+        self._segment = SEGMENTERS[tokenizer.kind](pieces, len(tokenizer), strength).segment
         self.key = f"{strength:g}"
         self._longest = longest
         self._seed = np.random.SeedSequence(seed).generate_state(1, np.uint64)

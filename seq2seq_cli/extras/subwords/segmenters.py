@@ -151,6 +151,7 @@ class BpeDropout:
     ) -> tuple[Ids, Counts]:
         """Return the rank and the place of the best merge that is not dropped."""
         best_W = ranks_WL.argmin(1)
+        rank_W = ranks_WL[np.arange(len(ranks_WL)), best_W]
         drops = np.flatnonzero(first_drop_W <= step)
         if len(drops):
             left_WL = ranks_WL[drops]
@@ -165,8 +166,6 @@ class BpeDropout:
             first = np.flatnonzero(first_drop_W[drops] == step)
             left_WL[first, best_W[drops[first]]] = _IMPOSSIBLE
             best_W[drops] = left_WL.argmin(1)
-        rank_W = ranks_WL[np.arange(len(ranks_WL)), best_W]
-        if len(drops):
             rank_W[drops] = left_WL[np.arange(len(drops)), best_W[drops]]
         return rank_W, best_W
 
