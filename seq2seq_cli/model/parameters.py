@@ -15,14 +15,12 @@ def count_parameters(model: Transformer) -> dict[str, int]:
 
     Those that someone has added outside of the parts are `other`.
     """
-    seen: set[int] = set()
-    counts: dict[str, int] = dict.fromkeys(get_args(ModelPart), 0)
+    uncounted = {id(parameter): parameter.numel() for parameter in model.parameters()}
+    counts: dict[str, int] = {}
     for part in get_args(ModelPart):
-        for parameter in _part(model, part).parameters():
-            if id(parameter) not in seen:
-                counts[part] += parameter.numel()
-                seen.add(id(parameter))
-    if other := sum(p.numel() for p in model.parameters() if id(p) not in seen):
+        parameters = _part(model, part).parameters()
+        counts[part] = sum(uncounted.pop(id(parameter), 0) for parameter in parameters)
+    if other := sum(uncounted.values()):
         counts["other"] = other
     return counts
 
