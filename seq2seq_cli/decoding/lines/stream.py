@@ -1,7 +1,6 @@
 """translate_stream(): many lines, in order, in bounded memory, in one process or several."""
 
 import functools
-import math
 import queue
 import threading
 import time
@@ -256,31 +255,29 @@ def _live_chunks(
     The first one of a chunk is waited for; or, with `polls`, an empty chunk says that none has
     arrived yet.
     """
-    arrived: queue.Queue[TranslationInput | BaseException | None] = queue.Queue(_LINES_AT_ONCE)
+    arrived: queue.Queue[TranslationInput | BaseException] = queue.Queue(_LINES_AT_ONCE)
 
     def read() -> None:
         try:
-            for line in inputs:
-                arrived.put(line)
-            arrived.put(None)
-        except BaseException as error:
+            while True:
+                arrived.put(next(inputs))
+        except BaseException as error:  # StopIteration at the end
             arrived.put(error)
 
     threading.Thread(target=read, daemon=True).start()
-    is_open = True
-    while is_open:
+    end: BaseException | None = None
+    while end is None:
         chunk: list[TranslationInput] = []
-        end: BaseException | None = None
         num_characters = 0
-        deadline = time.monotonic() + _SECONDS_TO_GATHER if polls else math.inf
+        deadline = time.monotonic() + _SECONDS_TO_GATHER
         while len(chunk) < _LINES_AT_ONCE and num_characters < _CHARACTERS_AT_ONCE:
-            left = deadline - time.monotonic()
+            left = max(0, deadline - time.monotonic())
             try:
-                item = arrived.get(timeout=max(left, 0) if left < math.inf else None)
+                item = arrived.get(timeout=left if chunk or polls else None)
             except queue.Empty:
                 break
             if not isinstance(item, TranslationInput):
-                is_open, end = False, item
+                end = item
                 break
             if not chunk:
                 deadline = time.monotonic() + _SECONDS_TO_GATHER
@@ -289,5 +286,5 @@ def _live_chunks(
         if chunk or polls:
             yield first_number, chunk
             first_number += len(chunk)
-        if end is not None:
-            raise end
+    if not isinstance(end, StopIteration):
+        raise end
