@@ -42,7 +42,7 @@ class SentencePieceTokenizer(Tokenizer):
         special_ids = tuple(getattr(self._processor, f"{name}_id")() for name in _SPECIAL)
         if special_ids != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
             raise UserError(f"the SentencePiece model has {', '.join(_SPECIAL)} ids {special_ids}")
-        super().__init__(model, [*pieces], shared_with)
+        super().__init__(model, pieces, shared_with)
 
     @functools.cached_property
     def kind(self) -> TokenizerKind:
@@ -122,19 +122,17 @@ class SentencePieceTokenizer(Tokenizer):
     def spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
         text = quoting.normalize_spaces(text)
         quoted, offsets = quoting.quote_with_offsets(text)
-        surfaces = self._processor.encode(quoted, out_type=str)  # also of unknown tokens
-        is_byte = map(self.is_byte, self._processor.encode(quoted))
-        found = spans(self._processor, quoted, zip(surfaces, is_byte, strict=True))
+        found = spans(self._processor, quoted)
         return text, [(offsets[start], offsets[end]) for start, end in found]
 
 
-def open_model(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, dict[str, int]]:
-    """Return a model's processor and the ids of its pieces, in order; UserError for other bytes."""
+def open_model(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str]]:
+    """Return a model's processor and its pieces in order; raises UserError for other bytes."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)
-        ids = range(processor.vocab_size())
-        return processor, {str(processor.id_to_piece(i)): i for i in ids}
+        pieces = map(processor.id_to_piece, range(processor.vocab_size()))
+        return processor, list(map(str, pieces))
     except (RuntimeError, UnicodeDecodeError):  # damaged entries may be no text
         raise UserError("this is not a SentencePiece model") from None
 
@@ -172,17 +170,14 @@ def user_defined_in(model: bytes) -> list[str]:
     return [entry.piece for entry in entries if entry.type == entry.USER_DEFINED]
 
 
-def spans(
-    processor: sentencepiece.SentencePieceProcessor, text: str, tokens: Iterable[tuple[str, bool]]
-) -> list[tuple[int, int]]:
-    """Return the span of characters in `text` of each token.
-
-    `tokens`: the surfaces of all tokens in the normalized text, and whether they are bytes.
-    """
+def spans(processor: sentencepiece.SentencePieceProcessor, text: str) -> list[tuple[int, int]]:
+    """Return the span of characters in prepared text of each of its tokens."""
     normalized, origins = processor.normalize(text, with_offsets=True)
+    surfaces = processor.encode(text, out_type=str)  # also of unknown tokens
     found = []
     start = num_bytes = 0  # bytes seen of the character at `start`
-    for surface, is_byte in tokens:
+    for token, surface in zip(processor.encode(text), surfaces, strict=True):
+        is_byte = processor.is_byte(token)
         end = min(start + (1 if is_byte else len(surface)), len(normalized))
         found.append((origins[start], origins[end]))
         num_bytes += is_byte

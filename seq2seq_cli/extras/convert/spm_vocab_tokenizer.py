@@ -71,7 +71,7 @@ class SpmVocabTokenizer(Tokenizer):
         if mistake := self._entries.mistake():
             raise UserError(f"the vocabulary of this tokenizer is damaged: {mistake}")
         self.is_quoted = self._entries.quoted
-        self._processor, self._spm_pieces = open_model(self.spm)
+        self._processor, _ = open_model(self.spm)
         super().__init__(model, self._entries.pieces, shared_with)
         apart = {*SPECIAL_PIECES, *self._entries.tags}
         self._known = {p: i for i, p in enumerate(self._pieces) if p not in apart}
@@ -132,14 +132,13 @@ class SpmVocabTokenizer(Tokenizer):
         return [self._known.get(piece, UNK_ID) for piece in pieces]
 
     @functools.cached_property
-    def _byte_pieces(self) -> set[str]:
-        ids = self._spm_pieces
-        return {p for p in _BYTES if p in ids and self._processor.is_byte(ids[p])}
-
-    @functools.cached_property
     def _bytes(self) -> dict[int, int]:
-        known = self._byte_pieces & self._known.keys()
-        return {self._known[piece]: int(piece[3:-1], 16) for piece in known}
+        is_byte, id_of = self._processor.is_byte, self._processor.piece_to_id
+        return {
+            self._known[piece]: value
+            for value, piece in enumerate(_BYTES)
+            if piece in self._known and is_byte(id_of(piece))
+        }
 
     def to_pieces(self, text: str) -> list[str]:
         """Return the tokens of text, unknown ones as in the text."""
@@ -169,8 +168,7 @@ class SpmVocabTokenizer(Tokenizer):
         prepared, offsets = rest, list(range(len(rest) + 1))
         if self.is_quoted:
             prepared, offsets = quoting.quote_with_offsets(rest)
-        pieces = self._processor.encode(prepared, out_type=str)
-        found = spans_of(self._processor, prepared, [(p, p in self._byte_pieces) for p in pieces])
+        found = spans_of(self._processor, prepared)
         spans = [(start + offsets[begin], start + offsets[end]) for begin, end in found]
         return text, [(0, len(tag)), *spans] if tag else spans
 
