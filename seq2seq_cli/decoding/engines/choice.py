@@ -5,6 +5,7 @@ B sentences, W hypotheses of each, V vocabulary.
 
 import copy
 import functools
+import itertools
 import logging
 
 import torch
@@ -49,18 +50,19 @@ def make_decoder(
     elif not on_cpu:
         precisions = ["bf16" if has_fast_bf16(model.device) else "fp32"]
     reasons: dict[EngineName, str] = {}
-    for tried in precisions:
-        for name in ENGINES if engine == "auto" else [engine]:
-            reason = ENGINES[name].unsupported(model, tried)
-            if reason is None:
-                decoder = ENGINES[name](model, tried)
-                if name == "plain" or agrees_with_model(decoder, model):
-                    reasons.pop(name, None)  # why not in int8, if this is fp32
-                    if on_cpu and (name == "plain" or _DIFFERS in reasons.values()):
-                        _note(name, _listed(reasons))
-                    return decoder
-                reason = _DIFFERS
+    names = ENGINES if engine == "auto" else [engine]
+    for tried, name in itertools.product(precisions, names):
+        if reason := ENGINES[name].unsupported(model, tried):
             reasons[name] = reason
+            continue
+        decoder = ENGINES[name](model, tried)
+        if name != "plain" and not agrees_with_model(decoder, model):
+            reasons[name] = _DIFFERS
+            continue
+        reasons.pop(name, None)  # why not in int8, if this is fp32
+        if on_cpu and (name == "plain" or _DIFFERS in reasons.values()):
+            _note(name, _listed(reasons))
+        return decoder
     if precision == "int8" and not on_cpu:
         raise UserError("decoding.precision int8 needs a CPU; on a GPU, use bf16 or fp32")
     raise UserError(
