@@ -48,19 +48,18 @@ class FinishedTranslations:
         self._n_best = n_best
         self._text_of = text_of
         self._most = n_best if num_groups == 1 else min(n_best, width)  # of a group
-        self._groups: list[list[Hypothesis]] = [[] for _ in range(num_groups)]  # in falling order
         self._by_text: dict[object, tuple[int, Hypothesis]] = {}  # with the number of the group
 
     @property
     def best(self) -> list[Hypothesis]:
         """The n best of all groups, in falling order."""
-        found = [hypothesis for group in self._groups for hypothesis in group]
-        return sorted(found, key=lambda hypothesis: -hypothesis.score)[: self._n_best]
+        ordered = sorted(self._by_text.values(), key=lambda found: (-found[1].score, found[0]))
+        return [hypothesis for _, hypothesis in ordered[: self._n_best]]
 
     def are_all_better_than(self, score: float, group: int) -> bool:
         """Whether the group's list is full, and no hypothesis of that score would enter it."""
-        finished = self._groups[group]
-        return len(finished) == self._most and finished[-1].score >= score
+        scores = [one.score for number, one in self._by_text.values() if number == group]
+        return len(scores) == self._most and min(scores) >= score
 
     def add(self, ids: Ids, score: float, group: int = 0) -> None:
         """Add a translation of a group; one whose text another group has already stays there."""
@@ -71,15 +70,11 @@ class FinishedTranslations:
             group, same = self._by_text[text]
             if score <= same.score:
                 return
-            self._groups[group].remove(same)
-        hypothesis = Hypothesis(ids, score)
-        self._by_text[text] = group, hypothesis
-        finished = self._groups[group]
-        finished.append(hypothesis)
-        finished.sort(key=lambda hypothesis: -hypothesis.score)
-        for dropped in finished[self._most :]:
-            del self._by_text[self._text_of(dropped.ids)]
-        del finished[self._most :]
+            del self._by_text[text]  # so that the better one comes after all others
+        self._by_text[text] = group, Hypothesis(ids, score)
+        texts = [key for key, (number, _) in self._by_text.items() if number == group]
+        if len(texts) > self._most:  # of equally bad ones the last
+            del self._by_text[min(reversed(texts), key=lambda key: self._by_text[key][1].score)]
 
 
 class BeamSearch:
