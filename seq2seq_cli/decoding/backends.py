@@ -43,15 +43,16 @@ class StoredModel(NamedTuple):
     tokenizers: Tokenizers
     sha256: str | None = None  # of the weights that were read first: the file may be replaced
 
-    def read(self, precision: Precision) -> tuple[NativeModel, str]:
-        """Read the weights for the library, and their hash; UserError if they do not fit."""
+    def read(self, precision: Precision) -> "NativeMember":
+        """Read the weights for the library, and note their hash; UserError if they do not fit."""
         src, tgt = self.tokenizers
         shapes = parameter_shapes(
             self.config, len(src), len(tgt), is_shared=self.tokenizers.is_shared
         )
         weights, sha256 = read_arrays(self.path, shapes, self.sha256)
         parts = packed(weights, self.config, precision)
-        return NativeModel(parts, self.config, precision, len(src.features)), sha256
+        model = NativeModel(parts, self.config, precision, len(src.features))
+        return self._replace(path=self.path.absolute(), sha256=sha256), model
 
     def load(self, device: DeviceName) -> "Transformer":
         """Build the model in PyTorch. Raises UserError if the file does not fit, or has changed."""
@@ -100,7 +101,7 @@ class NativeBackend:
     @functools.cached_property
     def _models_in_fp32(self) -> Sequence[NativeModel]:
         return [
-            model if model.precision == "fp32" else stored.read("fp32")[0]
+            model if model.precision == "fp32" else stored.read("fp32")[1]
             for stored, model in self.members
         ]
 
@@ -200,7 +201,5 @@ def load_backend(
     chosen: Precision = "int8" if precision == "auto" else precision
     on_cpu = device == "cpu" or (device == "auto" and not may_have_gpu())
     if on_cpu and config.decoding.engine != "plain" and not unsupported(config.model, chosen):
-        model, sha256 = stored.read(chosen)
-        stored = stored._replace(path=path.absolute(), sha256=sha256)
-        return NativeBackend([(stored, model)])
+        return NativeBackend([stored.read(chosen)])
     return TorchBackend.of([stored.load(device)], precision, config)
