@@ -260,7 +260,8 @@ def _take_parts(
 def _vocabulary(path: Path, size: int) -> Vocabulary:
     """Read a vocabulary: YAML, JSON or a SentencePiece model, whose ids then are Marian's."""
     if path.suffix == ".spm":
-        processor, ids = open_model(read_sentencepiece(path))
+        processor, all_pieces = open_model(read_sentencepiece(path))
+        ids = {piece: i for i, piece in enumerate(all_pieces)}
         found = Vocabulary(entries_by_id(ids, size, path), processor.unk_id(), processor.eos_id())
     else:
         ids = read_vocabulary(_text(path, 64 * MEBIBYTE), path)
