@@ -65,7 +65,7 @@ def add(
         weights = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
         return _result_of(_Add, x, y, *weights, _row_dropout(dropout, places_R), places_R)
     added = x + dropout(y)
-    return added if norm is None else norm(added)
+    return added if norm is None else apply_norm(added, norm)
 
 
 def normalize(x: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
@@ -73,6 +73,17 @@ def normalize(x: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
     if trains_in_c(dropout, x) and _is_known(norm):
         weights = (norm.weight, norm.bias, norm.eps)
         return _result_of(_Add, None, x, *weights, native.RowDropout(), None)
+    return apply_norm(x, norm)
+
+
+def apply_norm(x: Tensor, norm: nn.Module) -> Tensor:
+    """Return norm(x); LayerNorm on a CPU in fp32, and then in the type of x.
+
+    In bf16, PyTorch would also add up the gradients of its weight and bias in bf16, one thread by
+    one, where a sum of a few hundred rows does not grow any more.
+    """
+    if isinstance(norm, nn.LayerNorm) and x.device.type == "cpu":
+        return norm(x.float()).to(x.dtype)
     normed: Tensor = norm(x)
     return normed
 

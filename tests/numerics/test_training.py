@@ -1,6 +1,7 @@
 import ctypes
 import functools
 import math
+import os
 import sys
 
 import pytest
@@ -19,6 +20,7 @@ from seq2seq_cli.model.device import check_compiler
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native import library as native
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from seq2seq_cli.training.checkpoints.checkpoint import load_last_checkpoint, save_checkpoint
@@ -338,6 +340,24 @@ def test_bf16_keeps_fp32_parameters_and_close_gradients():
     assert bf16 == pytest.approx(fp32, rel=1e-2)
     for name, gradient in expected.items():
         assert (actual[name] - gradient).norm() <= 0.05 * gradient.norm() + 1e-2, name
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("kernels", [os.environ.get("SEQ2SEQ_CPU_ISA"), "plain"])
+def test_gradients_in_bf16_are_close_in_large_batches(request, norm, kernels):
+    """For every parameter: a sum of thousands of rows in bf16 would lose most of them."""
+    request.addfinalizer(lambda: native.choose_kernels(os.environ.get("SEQ2SEQ_CPU_ISA")))
+    native.choose_kernels(kernels)
+    gradients = []
+    for use_bf16 in (False, True):
+        torch.manual_seed(0)
+        shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=0, norm=norm)
+        loss = loss_of(Transformer(shape, 30, 30, True, PAD_ID).train(), use_bf16)
+        loss(random_batch(1000, seed=1)).total.backward()
+        gradients.append({name: p.grad for name, p in loss.model.named_parameters()})
+    fp32, bf16 = gradients
+    for name in fp32.keys() - {name for name in fp32 if name.endswith("key.bias")}:  # 0
+        assert (bf16[name] - fp32[name]).norm() <= 0.05 * fp32[name].norm(), name
 
 
 def test_packed_batches_are_close_to_padded_batches_in_bf16():

@@ -48,7 +48,8 @@ def unsupported(config: ModelConfig, precision: Precision) -> str | None:
 def unsupported_option(config: ModelConfig, precision: Precision) -> str | None:
     """Return why the library cannot compute in this precision or with these options, or None."""
     if precision not in native.precisions():
-        return f"it was not compiled, or the processor lacks instructions for {precision}"
+        kernels = native.kernels_name()
+        return f"its kernels {kernels} lack {precision}" if kernels else "it was not compiled"
     return config.unknown_option(OPTIONS)
 
 
