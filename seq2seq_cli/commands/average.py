@@ -22,7 +22,7 @@ from seq2seq_cli.training.checkpoints.choose_model import (
     best_files,
     candidate_table,
     install,
-    with_scores,
+    score_candidates,
 )
 from seq2seq_cli.training.choose_search import choose_search_again
 
@@ -69,7 +69,7 @@ def average_weights(
                 return evaluate_corpus(translator, text, decode=decode, scoring=scoring)
 
             present = [Candidate(folder.model.name, (folder.model,))] if which == "best" else []
-            scored = [with_scores(candidate, model, score) for candidate in (average, *present)]
+            scored = score_candidates(model, [average, *present], score)
             winner = min(reversed(scored), key=lambda s: s.quality(config.validation.metric))
             is_better, metrics = winner.candidate == average, scored[0].metrics
             lines.append(candidate_table(scored, None))

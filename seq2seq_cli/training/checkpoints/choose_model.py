@@ -128,18 +128,19 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
         return
     config, step, model = run.config, run.state.step, run.gathered.model
     warn_of_missing(folder, config, run.state)
-    score = None
-    if config.data.valid is not None:
-        score = functools.partial(score_candidate, run, stop)
-        logger.info("comparing %d models on the validation text", len(candidates))
-    scored: list[Scored] = []
+    readable: list[Candidate] = []
     for candidate in candidates:
         try:
-            scored.append(with_scores(candidate, model, score))
+            mean_of_files(candidate.files, model)
+            readable.append(candidate)
         except DamagedFileError as error:
             logger.warning("%s is left out: %s", candidate.name, error)
-    chosen = next(iter(scored), None)
-    if score is not None:
+    if config.data.valid is None:
+        scored = [Scored(candidate, {}) for candidate in readable]
+        chosen = next(iter(scored), None)
+    else:
+        logger.info("comparing %d models on the validation text", len(readable))
+        scored = score_candidates(model, readable, functools.partial(score_candidate, run, stop))
         metric = config.validation.metric
         finite = [one for one in scored if all(map(math.isfinite, one.metrics.values()))]
         chosen = min(finite, key=lambda one: one.quality(metric), default=None)
@@ -170,15 +171,15 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
     write_atomic(folder.candidates, text.encode("utf-8"))
 
 
-def with_scores(
-    candidate: Candidate, model: Transformer, score: Callable[[], Scores] | None
-) -> Scored:
-    """Read a candidate's weights, and score the model with them; DamagedFileError if damaged."""
-    weights = mean_of_files(candidate.files, model)
-    if score is None:
-        return Scored(candidate, {})
-    with with_weights(model, weights):
-        return Scored(candidate, score().metrics())
+def score_candidates(
+    model: Transformer, candidates: Sequence[Candidate], score: Callable[[], Scores]
+) -> list[Scored]:
+    """Score the model with the weights of each candidate."""
+    scored = []
+    for candidate in candidates:
+        with with_weights(model, mean_of_files(candidate.files, model)):
+            scored.append(Scored(candidate, score().metrics()))
+    return scored
 
 
 def install(
