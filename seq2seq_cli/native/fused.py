@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 
 from seq2seq_cli.native import library as native
 from seq2seq_cli.native.model_code import is_edited
@@ -77,14 +78,17 @@ def normalize(x: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
 
 
 def apply_norm(x: Tensor, norm: nn.Module) -> Tensor:
-    """Return norm(x); LayerNorm on a CPU in fp32, and then in the type of x.
+    """Return norm(x); to train LayerNorm in bf16 on a CPU, by way of fp32.
 
-    In bf16, PyTorch would also add up the gradients of its weight and bias in bf16, one thread by
-    one, where a sum of a few hundred rows does not grow any more.
+    PyTorch adds up the gradients of its weight and bias in the type of x there, and a sum in bf16
+    does not grow any more after some hundred rows. Sharded weights are in bf16, too.
     """
-    if isinstance(norm, nn.LayerNorm) and x.device.type == "cpu":
-        return norm(x.float()).to(x.dtype)
-    normed: Tensor = norm(x)
+    is_in_bf16 = x.dtype == torch.bfloat16 and x.device.type == "cpu"
+    if isinstance(norm, nn.LayerNorm) and is_in_bf16 and torch.is_grad_enabled():
+        weights = {name: weight.float() for name, weight in norm.named_parameters()}
+        normed: Tensor = functional_call(norm, weights, x.float()).to(x.dtype)
+    else:
+        normed = norm(x)
     return normed
 
 

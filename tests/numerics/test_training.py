@@ -9,6 +9,7 @@ import torch
 from bare_runs import SGD, bare_run, random_batch
 from hypothesis import example, given
 from hypothesis.strategies import integers
+from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
@@ -20,6 +21,7 @@ from seq2seq_cli.model.device import check_compiler
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native import fused
 from seq2seq_cli.native import library as native
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
@@ -347,6 +349,7 @@ def test_bf16_keeps_fp32_parameters_and_close_gradients():
 def test_gradients_in_bf16_are_close_in_large_batches(request, norm, kernels):
     """For every parameter: a sum of thousands of rows in bf16 would lose most of them."""
     request.addfinalizer(lambda: native.choose_kernels(os.environ.get("SEQ2SEQ_CPU_ISA")))
+    native.precisions()  # whose first call chooses the kernels
     native.choose_kernels(kernels)
     gradients = []
     for use_bf16 in (False, True):
@@ -358,6 +361,13 @@ def test_gradients_in_bf16_are_close_in_large_batches(request, norm, kernels):
     fp32, bf16 = gradients
     for name in fp32.keys() - {name for name in fp32 if name.endswith("key.bias")}:  # 0
         assert (bf16[name] - fp32[name]).norm() <= 0.05 * fp32[name].norm(), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # bf16: of sharded weights
+def test_gradients_of_a_norm_count_all_rows(dtype):
+    norm = nn.LayerNorm(8).to(dtype)
+    fused.apply_norm(torch.randn(4000, 8).bfloat16(), norm).sum().backward()
+    torch.testing.assert_close(norm.bias.grad.float(), torch.full([8], 4000.0), rtol=0.01, atol=0)
 
 
 def test_packed_batches_are_close_to_padded_batches_in_bf16():

@@ -61,7 +61,8 @@ class Batch(NamedTuple):
     @classmethod
     def from_json(cls, message: Any) -> "Batch":
         run, options, sentences = message
-        return cls(run, SearchOptions(*options), tuple(SentenceInput(*each) for each in sentences))
+        inputs = tuple(SentenceInput(text, tuple(required)) for text, required in sentences)
+        return cls(run, SearchOptions(*options), inputs)
 
 
 class BatchResult(NamedTuple):
