@@ -107,9 +107,12 @@ def test_schedule_free_adamw_equals_the_authors_implementation():
         torch.testing.assert_close(x, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_muon_trains_matrices_of_layers_and_adamw_the_rest():
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_muon_trains_matrices_of_layers_and_adamw_the_rest(precision):
     """As PyTorch's two optimizers do, each with its own parameters, and Muon with half the rate."""
-    config = TrainingConfig(optimizer="muon", lr=0.02, weight_decay=0.1, adam_beta2=0.9)
+    config = TrainingConfig(
+        optimizer="muon", lr=0.02, weight_decay=0.1, adam_beta2=0.9, precision=precision
+    )
     ours, theirs = build(seed=1, tie_embeddings=True), build(seed=1, tie_embeddings=True)
     for model in (ours, theirs):  # as after an edit
         model.encoder[0].register_parameter("added", nn.Parameter(torch.ones(2, 2, 2)))
@@ -140,15 +143,17 @@ def test_muon_trains_matrices_of_layers_and_adamw_the_rest():
         torch.testing.assert_close(ours_p, named[name], atol=tolerance, rtol=0.0)
 
 
+@pytest.mark.parametrize("use_bf16", [False, True])
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 16, 4), (2, 4, 16)])
-def test_orthogonalized_matrices_are_nearly_orthogonal(shape):
+def test_orthogonalized_matrices_are_nearly_orthogonal(shape, use_bf16):
     """Each on its own, whatever its length; U Vᵀ has the singular vectors of U S Vᵀ."""
     torch.manual_seed(1)
     u, _, vt = torch.linalg.svd(torch.randn(shape), full_matrices=False)
     singular_values = torch.linspace(1.0, 2.0, min(shape[1:]))
     scales = torch.logspace(-6, 6, shape[0])[:, None, None]
-    found = orthogonalize(scales * (u * singular_values) @ vt).float()
-    values = u.mT @ found @ vt.mT
+    found = orthogonalize(scales * (u * singular_values) @ vt, use_bf16)
+    assert found.dtype == (torch.bfloat16 if use_bf16 else torch.float32)  # on every processor
+    values = u.mT @ found.float() @ vt.mT
     diagonal = values.diagonal(dim1=-2, dim2=-1)
     assert ((diagonal > 0.5) & (diagonal < 1.5)).all()
     torch.testing.assert_close(values, torch.diag_embed(diagonal), atol=0.05, rtol=0.0)

@@ -36,8 +36,15 @@ class MuonWithAdamW(Optimizer):
     is_alone = False  # whether no other process makes the same updates, and shares the work
 
     def __init__(
-        self, params: Iterable[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float
+        self,
+        params: Iterable[dict[str, Any]],
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        use_bf16: bool,
     ) -> None:
+        """`use_bf16`: as training does; alike in all processes."""
+        self._use_bf16 = use_bf16
         super().__init__(params, {"lr": lr, "weight_decay": 0.0})
         others = self.param_groups[1:]
         self._adamw = AdamW(others, lr=lr, betas=betas, eps=eps, fused=True)
@@ -60,38 +67,40 @@ class MuonWithAdamW(Optimizer):
             torch._foreach_lerp_(momenta, gradients, 1 - _MOMENTUM)
             updates = torch._foreach_lerp(gradients, momenta, _MOMENTUM)
             orthogonal = orthogonalize if self.is_alone else orthogonalize_in_parts
-            directions = orthogonal(torch.stack(updates)).float()
+            directions = orthogonal(torch.stack(updates), self._use_bf16).float()
             torch._foreach_mul_(parameters, 1 - lr * decay)
             scaled = directions * (-_SIZE * lr * math.sqrt(max(shape)))
             torch._foreach_add_(parameters, list(scaled.unbind()))
 
 
-def orthogonalize_in_parts(matrices_NAB: Tensor) -> Tensor:
+def orthogonalize_in_parts(matrices_NAB: Tensor, use_bf16: bool) -> Tensor:
     """As `orthogonalize`; of matrices that several processes have, each computes a part."""
     if not distributed.is_initialized():
-        return orthogonalize(matrices_NAB)
+        return orthogonalize(matrices_NAB, use_bf16)
     world_size, rank = distributed.get_world_size(), distributed.get_rank()
     size = -(-len(matrices_NAB) // world_size)
     missing = size * world_size - len(matrices_NAB)
     part = F.pad(matrices_NAB, (0, 0, 0, 0, 0, missing))[rank * size : (rank + 1) * size]
-    directions = orthogonalize(part).contiguous()
+    directions = orthogonalize(part, use_bf16).contiguous()
     parts = [torch.empty_like(directions) for _ in range(world_size)]
     distributed.all_gather(parts, directions)
     return torch.cat(parts)[: len(matrices_NAB)]
 
 
-def orthogonalize(matrices_NAB: Tensor) -> Tensor:
+def orthogonalize(matrices_NAB: Tensor, use_bf16: bool) -> Tensor:
     """Return about U Vᵀ of every matrix U S Vᵀ [N, A, B].
 
     By five steps of the Newton-Schulz iteration of Jordan et al. 2024, which bring the singular
-    values to between 0.5 and 1.5, except those that are tiny; in bf16 where that is fast.
+    values to between 0.5 and 1.5, except those that are tiny. With `use_bf16` the result is in
+    bf16, and the steps are where that is fast.
     """
     a, b, c = _COEFFICIENTS
     is_tall = matrices_NAB.shape[1] > matrices_NAB.shape[2]
     x = matrices_NAB.mT if is_tall else matrices_NAB
     x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
-    x = x.bfloat16() if has_fast_bf16(x.device) else x
+    x = x.bfloat16() if use_bf16 and has_fast_bf16(x.device) else x
     for _ in range(_STEPS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    x = x.bfloat16() if use_bf16 else x
     return x.mT if is_tall else x

@@ -9,6 +9,7 @@ from torch import nn
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.types import OptimizerName
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.parameters import is_matrix_of_layer, unique_parameters
 from seq2seq_cli.model.weights import Weights
 from seq2seq_cli.training.optimizers.adam import Adam, AdamW
@@ -53,13 +54,14 @@ class OptimizerKind(NamedTuple):
     state: tuple[str, ...]  # the tensors of each parameter that a checkpoint holds
     groups: Callable[[nn.Module, float], Groups] = _by_dimension
     is_fused: bool = False  # in one kernel, if asked
+    is_mixed: bool = False  # in bf16 where training is
 
 
 OPTIMIZERS: dict[OptimizerName, OptimizerKind] = {
     "adam": OptimizerKind(Adam, _ADAM_STATE, is_fused=True),
     "adamw": OptimizerKind(AdamW, _ADAM_STATE, is_fused=True),
     "schedule_free_adamw": OptimizerKind(ScheduleFreeAdamW, _SCHEDULE_FREE_STATE),
-    "muon": OptimizerKind(MuonWithAdamW, _ADAM_STATE, _layers_apart),
+    "muon": OptimizerKind(MuonWithAdamW, _ADAM_STATE, _layers_apart, is_mixed=True),
 }
 
 
@@ -81,4 +83,6 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
     # On the meta device, `extras/shard` builds another optimizer, of shards.
     if kind.is_fused and not any(parameter.is_meta for parameter in model.parameters()):
         options["fused"] = True
+    if kind.is_mixed:
+        options["use_bf16"] = choose_bf16(config.precision, next(model.parameters()).device)
     return kind.make(groups, lr=config.lr, eps=config.adam_epsilon, **options)
