@@ -219,7 +219,7 @@ class MultiHeadAttention(nn.Module):
             not isinstance(layout, Packed)
             or not isinstance(memory_layout, Packed)
             or self.scale.kind == "temperature"
-            or not fused.trains_in_c(self.dropout, states_BQD, states_BMD)
+            or not fused.trains_in_c(self.dropout.training, states_BQD, states_BMD)
         ):
             return None
         return layout, memory_layout

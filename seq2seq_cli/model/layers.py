@@ -70,7 +70,7 @@ class Residual(nn.Module):
         places_R: Tensor | None = None,
     ) -> Tensor:
         if self.norm_first:
-            normed_BMD = fused.normalize(states_BMD, self.norm, self.dropout)
+            normed_BMD = fused.normalize(states_BMD, self.norm)
             return fused.add(states_BMD, sublayer(normed_BMD), self.dropout, None, places_R)
         return fused.add(states_BMD, sublayer(states_BMD), self.dropout, self.norm, places_R)
 

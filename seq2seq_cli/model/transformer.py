@@ -167,7 +167,7 @@ class Transformer(nn.Module):
             states_BSD = self._run(
                 layer, states_BSD, src_layout, mask_B11S, attention_log, rotation_B1SJ2
             )
-        normed_BSD = fused.apply_norm(states_BSD, self.encoder_norm)
+        normed_BSD = fused.normalize(states_BSD, self.encoder_norm)
         return Memory(normed_BSD, src_layout, mask_B11S, rotation_B1SJ2)
 
     def start_cache(self, memory: Memory) -> Cache:
@@ -247,7 +247,7 @@ class Transformer(nn.Module):
         )
         for layer, layer_memory in zip(self.decoder, memories, strict=True):
             states_BTD = self._run(layer, states_BTD, layout, layer_memory, masks, attention_log)
-        return fused.apply_norm(states_BTD, self.decoder_norm)
+        return fused.normalize(states_BTD, self.decoder_norm)
 
     def _run(self, layer: nn.Module, *inputs: Any) -> Tensor:
         """Run a layer; with `checkpoints_activations` the backward pass runs it once more.

@@ -26,6 +26,7 @@ from seq2seq_cli.native.model_code import is_edited
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}  # by their numbers in native.h
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: 1, nn.GELU: 2, nn.SiLU: 3}
 _ROWS_OF_A_SUM = 64  # as training.h has it
+_NO_NORM = (None, None, 0.0)  # in place of a norm's weight, bias and epsilon
 
 
 class Dropout(Protocol):
@@ -49,8 +50,8 @@ class Rows(Protocol):
 
 def drop(x: Tensor, dropout: Dropout, places_R: Tensor | None) -> Tensor:
     """Return dropout(x)."""
-    if dropout.p > 0 and trains_in_c(dropout, x):
-        return _result_of(_Add, None, x, None, None, 0.0, _row_dropout(dropout, places_R), places_R)
+    if dropout.p > 0 and trains_in_c(dropout.training, x):
+        return _result_of(_Add, None, x, *_NO_NORM, _row_dropout(dropout, places_R), places_R)
     return dropout(x)
 
 
@@ -62,23 +63,25 @@ def add(
     places_R: Tensor | None = None,
 ) -> Tensor:
     """Return norm(x + dropout(y)); without a norm, the sum."""
-    if trains_in_c(dropout, x, y) and _is_known(norm):
-        weights = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
-        return _result_of(_Add, x, y, *weights, _row_dropout(dropout, places_R), places_R)
-    added = x + dropout(y)
-    return added if norm is None else apply_norm(added, norm)
+    if not trains_in_c(dropout.training, x, y):
+        added = x + dropout(y)
+        return added if norm is None else _apply(norm, added)
+    weights = None if norm is None else _weights_of(norm)
+    row_dropout = _row_dropout(dropout, places_R)
+    added = _result_of(_Add, x, y, *(weights or _NO_NORM), row_dropout, places_R)
+    return added if norm is None or weights else _apply(norm, added)
 
 
-def normalize(x: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
-    """Return norm(x); `dropout` tells whether the model is being trained."""
-    if trains_in_c(dropout, x) and _is_known(norm):
-        weights = (norm.weight, norm.bias, norm.eps)
+def normalize(x: Tensor, norm: nn.Module) -> Tensor:
+    """Return norm(x)."""
+    weights = _weights_of(norm)
+    if weights is not None and trains_in_c(norm.training, x):
         return _result_of(_Add, None, x, *weights, native.RowDropout(), None)
-    return apply_norm(x, norm)
+    return _apply(norm, x)
 
 
-def apply_norm(x: Tensor, norm: nn.Module) -> Tensor:
-    """Return norm(x); to train LayerNorm in bf16 on a CPU, by way of fp32.
+def _apply(norm: nn.Module, x: Tensor) -> Tensor:
+    """Return norm(x), by PyTorch; to train LayerNorm in bf16 on a CPU, by way of fp32.
 
     PyTorch adds up the gradients of its weight and bias in the type of x there, and a sum in bf16
     does not grow any more after some hundred rows. Sharded weights are in bf16, too.
@@ -98,7 +101,7 @@ def activate(
     """Return dropout(activation(x)), perhaps in the memory of x."""
     is_exact = getattr(activation, "approximate", "none") == "none"  # of GELU
     kind = _ACTIVATIONS.get(type(activation)) if is_exact else None
-    if kind is not None and trains_in_c(dropout, x):
+    if kind is not None and trains_in_c(dropout.training, x):
         return _result_of(_Activate, x, kind, _row_dropout(dropout, places_R), places_R)
     return dropout(activation(x))
 
@@ -138,17 +141,23 @@ def softmax(logits_RV: Tensor, labels_R: Tensor, in_place: bool) -> tuple[Tensor
     return p_RV, logits_R, log_p_R
 
 
-def trains_in_c(dropout: Dropout, *inputs: Tensor) -> bool:
-    """Return True if the module of this dropout is being trained on inputs that C supports."""
-    return dropout.training and torch.is_grad_enabled() and _has_kernels(*inputs)
+def trains_in_c(is_training: bool, *inputs: Tensor) -> bool:
+    """Return True if a module is being trained on inputs that C supports."""
+    return is_training and torch.is_grad_enabled() and _has_kernels(*inputs)
 
 
-def _is_known(norm: nn.LayerNorm | None) -> bool:
-    """Return True if C computes this norm; sharded weights may be in bf16, which C cannot read."""
-    if norm is None:
-        return True
-    weights = (norm.weight, norm.bias) if type(norm) is nn.LayerNorm else (None,)
-    return all(weight is not None and weight.dtype == torch.float32 for weight in weights)
+def _weights_of(norm: nn.Module) -> tuple[Tensor, Tensor, float] | None:
+    """Return weight, bias and epsilon of a norm that C computes, else None.
+
+    Sharded weights may be in bf16, which C cannot read. A module with hooks has to be called.
+    """
+    has_hooks = norm._forward_hooks or norm._forward_pre_hooks
+    if type(norm) is not nn.LayerNorm or has_hooks:
+        return None
+    weight, bias = norm.weight, norm.bias
+    if any(values is None or values.dtype != torch.float32 for values in (weight, bias)):
+        return None
+    return weight, bias, norm.eps
 
 
 def _result_of(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:

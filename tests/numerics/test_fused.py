@@ -99,7 +99,7 @@ def test_sums_and_norms(dtype, rows, size, has_residual, has_norm, weights):
             dtype,
         )
     else:
-        compare(lambda a: fused.normalize(a, norm, in_training()), exact_norm, [x], dtype)
+        compare(lambda a: fused.normalize(a, norm), exact_norm, [x], dtype)
     if has_norm or not has_residual:
         for name, parameter in norm.named_parameters():
             expected = getattr(exact_norm, name).grad
@@ -224,7 +224,7 @@ def test_modules_that_c_does_not_know_are_trained_by_pytorch(module):
     if isinstance(module, (nn.Tanh, nn.GELU)):
         found = [fused.activate(x, module, dropout)]
     else:
-        found = [fused.normalize(x, module, dropout), fused.add(x, 0 * x, dropout, module)]
+        found = [fused.normalize(x, module), fused.add(x, 0 * x, dropout, module)]
     assert all(torch.equal(one, module(x)) for one in found)
 
 
@@ -274,7 +274,7 @@ def test_numbers_that_are_not_finite_stay_so():
             y.sum().backward()
             assert not joined.grad.isfinite().all() or place >= 32
     huge = torch.randn(1, 2, 16) * 1e20  # whose variance is infinite
-    assert fused.normalize(huge, nn.LayerNorm(16), in_training()).isnan().all()
+    assert fused.normalize(huge, nn.LayerNorm(16)).isnan().all()
     x = torch.tensor([[[1.0, math.nan]]], requires_grad=True)
     for activation in (nn.ReLU(), nn.GELU(), nn.SiLU()):
         assert fused.activate(x * 1, activation, in_training())[0, 0, 1].isnan()
@@ -332,6 +332,36 @@ def test_parts_of_a_batch_drop_what_the_batch_drops(kind):
     assert_close(gradients(parts), whole, torch.float32)
     for batch, step in ((second, 1), (first, 2)):  # each drops others
         assert (gradients([batch], step) - whole).norm() > 0.05 * whole.norm()
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_every_norm_of_a_model_is_trained_in_c_unless_it_has_hooks(norm):
+    """PyTorch's gradients of a norm depend on the number of threads."""
+    config = ModelConfig(d_model=24, heads=3, layers=2, d_ff=40, norm=norm)
+    model = Transformer(config, 30, 30, True, 0).train()
+
+    src, tgt = torch.randint(3, 30, (2, 7, 20))
+
+    def states_and_norms_of_pytorch() -> tuple[torch.Tensor, int]:
+        torch.manual_seed(1)
+        states, _ = model.forward_hidden(src, tgt, Packed)
+        found, left = set(), [states.grad_fn]
+        while left:
+            node = left.pop()
+            if node is not None and node not in found:
+                found.add(node)
+                left.extend(after for after, _ in node.next_functions)
+        return states, sum(node.name().startswith("NativeLayerNorm") for node in found)
+
+    states, count = states_and_norms_of_pytorch()
+    assert count == 0
+    called = []
+    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+    for module in norms:
+        module.register_forward_hook(lambda *_: called.append(1))
+    states_with_hooks, count = states_and_norms_of_pytorch()
+    assert count == len(called) == len(norms) > 0
+    assert_close(states_with_hooks, states, torch.float32)  # with the same dropout
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

@@ -366,7 +366,7 @@ def test_gradients_in_bf16_are_close_in_large_batches(request, norm, kernels):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # bf16: of sharded weights
 def test_gradients_of_a_norm_count_all_rows(dtype):
     norm = nn.LayerNorm(8).to(dtype)
-    fused.apply_norm(torch.randn(4000, 8).bfloat16(), norm).sum().backward()
+    fused.normalize(torch.randn(4000, 8).bfloat16(), norm).sum().backward()
     torch.testing.assert_close(norm.bias.grad.float(), torch.full([8], 4000.0), rtol=0.01, atol=0)
 
 
