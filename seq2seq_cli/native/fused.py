@@ -59,7 +59,7 @@ def add(
     x: Tensor,
     y: Tensor,
     dropout: Dropout,
-    norm: nn.LayerNorm | None = None,
+    norm: nn.Module | None = None,
     places_R: Tensor | None = None,
 ) -> Tensor:
     """Return norm(x + dropout(y)); without a norm, the sum."""
@@ -149,10 +149,10 @@ def trains_in_c(is_training: bool, *inputs: Tensor) -> bool:
 def _weights_of(norm: nn.Module) -> tuple[Tensor, Tensor, float] | None:
     """Return weight, bias and epsilon of a norm that C computes, else None.
 
-    Sharded weights may be in bf16, which C cannot read. A module with hooks has to be called.
+    Sharded weights may be in bf16, which C cannot read. A norm with forward hooks has to be called,
+    for the report of a loss that is not finite.
     """
-    has_hooks = norm._forward_hooks or norm._forward_pre_hooks
-    if type(norm) is not nn.LayerNorm or has_hooks:
+    if type(norm) is not nn.LayerNorm or norm._forward_hooks:
         return None
     weight, bias = norm.weight, norm.bias
     if any(values is None or values.dtype != torch.float32 for values in (weight, bias)):

@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 
 # After an edit, see tests/numerics/test_native_model.py.
-MODEL_CODE = "b4bba6498f2b4037"
+MODEL_CODE = "9c725e6e842bbe20"
 _NOT_EQUATIONS = {"__init__.py", "parameters.py", "weights.py"}  # in `model`
 PACKAGE = Path(__file__).parents[1]
 

@@ -52,7 +52,7 @@ def handle_nonfinite(run: Run, batches: Sequence[Batch], result: StepResult) -> 
     )
     if action == "stop":
         advice += "; or skip such updates with --set training.on_nonfinite=skip"
-    report = "\n".join([what, *_report(module, batch, gradients), advice])
+    report = "\n".join([what, *_report(result, module, batch, gradients), advice])
     logger.debug("%s", report)
     raise UserError(report if run.parallel.is_main else what)
 
@@ -95,10 +95,15 @@ def _is_finite(values: object) -> bool:
     )
 
 
-def _report(module: str | None, batch: list[str], gradients: Weights) -> list[str]:
-    began = "the backward pass: all outputs of modules are finite"
+def _report(
+    result: StepResult, module: str | None, batch: list[str], gradients: Weights
+) -> list[str]:
     if module:
         began = f"{module}: its output is not finite, though its input is"
+    elif math.isfinite(result.loss):
+        began = "the backward pass: all outputs of modules are finite"
+    else:
+        began = "an operation that was not found: repeated, all outputs of modules are finite"
     bad = [name for name, gradient in gradients.items() if not _is_finite(gradient)]
     names = ", ".join(bad[:_SHOWN]) + (", ..." if len(bad) > _SHOWN else "")
     norms: dict[str, float] = {}
