@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig, ParallelText
+from seq2seq_cli.console import counted
 from seq2seq_cli.data.batch_plan import Indices, bucket_by_length
 from seq2seq_cli.data.batches import IGNORE_INDEX, make_batch
 from seq2seq_cli.data.token_store import TokenStore, open_store
@@ -167,6 +168,11 @@ def evaluate_corpus(
     text = text.with_tag(config.decoding.tag)
     held_out = read_held_out(text, translator.tokenizers, config.data)
     check_features(held_out.pairs, translator.tokenizers, text.name)
+    if num_tagged := sum(translator.begins_with_tag(pair.src) for pair in held_out.pairs):
+        logger.warning(
+            f"{text.name}: {counted(num_tagged, 'source')} with a tag in the text, which loss, "
+            "perplexity and accuracy take for words; leave it out, and give --tag"
+        )
     scores = evaluate(translator, held_out, decode=decode, scoring=scoring)
     if not math.isfinite(scores.loss):
         raise not_finite()
@@ -235,8 +241,11 @@ def valid_text(config: Config, run_dir: Path, tag: str | None = None) -> Paralle
 
 
 def training_targets(translator: Translator, run_dir: Path) -> Iterator[str] | None:
-    """Yield the target lines of training, normalized; None if the text no longer exists."""
+    """Yield the target lines of training, normalized; None if there is no text, or no longer."""
     config = translator.config
+    if not config.data.train:
+        logger.warning("no scores by training frequency: the run was not trained here")
+        return None
     text = located(config.train_text, run_dir)
     if text is None:
         logger.warning(

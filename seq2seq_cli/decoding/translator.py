@@ -283,10 +283,14 @@ class Translator:
     def _split_tag(self, text: str) -> tuple[str | None, str]:
         """Return the tag that a text begins with, or None, and the text after it."""
         first, _, rest = text.lstrip().partition(" ")
-        if first in self._tags:  # of an own run, whose tokenizer takes them for words
+        if self.begins_with_tag(text):
             return first, rest
         tag, rest = self.tokenizers.src.split_tag(text.lstrip())
         return tag, rest if tag else text
+
+    def begins_with_tag(self, text: str) -> bool:
+        """Return True for a tag of an own run, whose tokenizer takes it for a word."""
+        return text.lstrip().partition(" ")[0] in self._tags
 
     def text_and_features(self, line: TranslationInput) -> tuple[str, str]:
         """Return the text of a line, which may begin with a tag, and the features, if any."""

@@ -73,19 +73,20 @@ def separator(sentence: str) -> str:
 
 
 def find_inner_marks(lines: Iterable[str]) -> str:
-    """Return the marks that occur inside these lines more often than at their ends.
+    """Return the marks that more than twice as many of these lines have inside as at their ends.
 
     If every "Good morning, Mrs. Weber!" is followed by a question on the same line, a sentence that
-    "!" ends never was a line of its own; nor is "a" in a notation such as "a . b . c".
+    "!" ends never was a line of its own; nor is "a" in a notation such as "a . b . c". Lines of
+    several sentences mostly have a mark both inside and at their ends.
     """
     at_ends: Counter[str] = Counter()
     inside: Counter[str] = Counter()
     for line in lines:
         stripped = line.strip()
-        inside.update(mark for _, mark in _ends(stripped))
+        inside.update({mark for _, mark in _ends(stripped)})
         if match := _AT_THE_END.search(stripped, max(0, len(stripped) - 80)):
             at_ends[_mark(match[1])] += 1
-    return "".join(sorted(mark for mark, count in inside.items() if count > at_ends[mark]))
+    return "".join(sorted(mark for mark, count in inside.items() if count > 2 * at_ends[mark]))
 
 
 def _ends(line: str) -> Iterator[tuple[int, str]]:

@@ -21,6 +21,7 @@ _FEWEST_UPDATES = 10  # between two later plans
 _PARTS_LEFT = 8  # an update of the plan for each such part of the rest
 _SHARE_OF_TIME = 0.98  # to plan for, as later updates may be slightly slower
 _HOUR = 3_600
+_MOST = 2**31 - 1  # updates that a checkpoint can count
 
 
 def plan_run(run: Run) -> None:
@@ -32,9 +33,11 @@ def plan_run(run: Run) -> None:
     most, hours = total_updates(run), training.max_hours
     warmup = training.warmup_steps
     asked = min(DEFAULT_WARMUP, most // 10) if warmup == "auto" else warmup  # auto: at most `most`
-    if old.asked == asked > most and old.warmup <= min(most, state.step):
-        asked = old.warmup  # a time limit has shortened the warm-up, which is over
-    elif asked > most:
+    # A time limit has shortened the warm-up, and it is over: the run may end before `asked`.
+    is_cut = old.asked == asked > most and old.warmup <= min(most, state.step)
+    if is_cut and training.max_steps is not None and training.max_steps < asked:
+        asked = old.warmup  # a config with more is refused
+    elif asked > most and not is_cut:
         limit = "max_steps" if most == training.max_steps else "max_epochs"
         raise UserError(
             f"training.warmup_steps {asked:,}: training.{limit} {getattr(training, limit):,} ends "
@@ -47,7 +50,8 @@ def plan_run(run: Run) -> None:
     if hours is not None and (old.most, old.hours) == (most, hours) and is_same_warmup:
         state.plan = old._replace(asked=asked)
         return
-    is_warmed_up = is_same_warmup and old.hours is not None and old.warmup <= state.step
+    has_plan = old.hours is not None or old.asked is not None
+    is_warmed_up = has_plan and is_same_warmup and old.warmup <= state.step
     warmup = old.warmup if is_warmed_up else asked
     state.plan = Plan(
         most, warmup, step=old.step, pace=old.pace, most=most, hours=hours, asked=asked
@@ -60,12 +64,13 @@ def plan_again(run: Run) -> None:
     """With a time limit, adapt the plan from time to time; the decay continues from where it is."""
     state, old = run.state, run.state.plan
     part = (old.total - old.step) // _PARTS_LEFT
+    if old.warmup > old.step:  # a slow start has perhaps shortened it too much
+        part = min(part, old.warmup - old.step - 1)
     fewest = max(_FEWEST_UPDATES, part) if old.pace else _FIRST_PLAN
     if old.hours is None or state.step >= old.total or state.step < old.step + fewest:
         return
-    new = _fitted(run, old)
-    if old.pace:  # a pause, of a laptop for instance, is over when the next plan is made
-        new = new._replace(total=max(new.total, (state.step + old.total) // 2))
+    # A pause, of a laptop for instance, is over when the next plan is made.
+    new = _fitted(run, old, fewest=(state.step + old.total) // 2 if old.pace else 0)
     if new.total != old.total:
         new = new._replace(start=state.step, progress=old.decay(state.step))
     state.plan = new
@@ -79,11 +84,11 @@ def plan_again(run: Run) -> None:
         )
 
 
-def _fitted(run: Run, plan: Plan) -> Plan:
+def _fitted(run: Run, plan: Plan, fewest: int = 0) -> Plan:
     """Return the plan with as many updates as there is time for at the speed since the last plan.
 
-    During warm-up, warm-up is shortened with the run, but not to less than a tenth. Restarts the
-    measurement of the speed.
+    They are at least the `fewest`. During warm-up, warm-up is shortened with the run, but not to
+    less than a tenth. Restarts the measurement of the speed.
     """
     state, warmup = run.state, run.config.training.warmup_updates
     pace, num_timed, total = plan.pace, state.step - max(plan.step, 1), plan.most
@@ -96,6 +101,7 @@ def _fitted(run: Run, plan: Plan) -> Plan:
         left = _SHARE_OF_TIME * left - state.validation_seconds * _final_validations(run)
         with_validations = pace + state.validation_seconds / validation_interval(run)
         total = int(min(plan.most, state.step + max(0.0, left / with_validations)))
+        total = max(total, fewest)
     if plan.warmup > state.step:
         plan = plan._replace(warmup=min(warmup, max(total // 10, warmup * total // plan.most)))
     return plan._replace(total=total)
@@ -134,7 +140,7 @@ def total_updates(run: Run) -> int:
     if training.max_epochs is None:
         assert training.max_steps is not None, "one of the two is a number"
         return training.max_steps
-    most = math.inf if training.max_steps is None else training.max_steps
+    most = _MOST if training.max_steps is None else training.max_steps
     total = state.step
     if state.epoch <= training.max_epochs:
         left = sampler.num_left(state.epoch, state.earlier_parts) - state.position
@@ -143,7 +149,7 @@ def total_updates(run: Run) -> int:
             total += -(-batches // training.gradient_accumulation) * epochs
             if total >= most:  # epochs that are planned one by one take time
                 break
-    return int(min(most, total))
+    return min(most, total)
 
 
 def limit_of_updates(config: TrainingConfig, plan: Plan) -> str:

@@ -306,6 +306,20 @@ def test_ema_may_be_added_later(config, tmp_path, caplog):
         train(given, run)
 
 
+def test_an_ema_added_before_a_pending_validation_leaves_its_checkpoint_whole(config, tmp_path):
+    """The validation is recorded in a checkpoint that has no EMA."""
+    given = [load_config(config, ["training.keep_last=2", *more]) for more in ((), EMA[:1])]
+    train(given[0], tmp_path, hooks=stop_at(8))
+    before = last_checkpoint(tmp_path)
+    assert read_state(before).awaits_validation
+    train(given[1], tmp_path, allow_changed=["training.ema_decay"], hooks=stop_at(9))
+    assert not read_state(before).awaits_validation
+    shutil.rmtree(last_checkpoint(tmp_path))
+    train(given[1], tmp_path, hooks=stop_at(10))
+    assert not [*tmp_path.rglob("*.damaged*")]
+    assert last_checkpoint(tmp_path).name.endswith("10")
+
+
 @pytest.mark.slow
 def test_full_disk_loses_no_weights_to_average(config, runs, tmp_path):
     """Nothing can be written between the 11th and the 14th update, when step 12 is due."""

@@ -105,6 +105,9 @@ def test_tag_reaches_the_model_wherever_it_is_given(back_translated, folder, seq
         }.items()
     }
     assert scores["option"] == scores["default"] != scores["plain"]
+    (tmp_path / "typed.src").write_text("".join(f"<bt> {line}\n" for line in lines))
+    typed = ("--src", tmp_path / "typed.src", "--ref", folder / "valid.tgt", "--loss-only")
+    assert "20 sources with a tag in the text, which loss" in seq2seq("eval", mixed, *typed).stderr
     own = Path(shutil.copytree(mixed, tmp_path / "run"))
     config = yaml.safe_load((own / "config.yaml").read_text())
     config["data"]["valid"]["tag"] = "<bt>"

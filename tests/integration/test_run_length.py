@@ -20,7 +20,7 @@ from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.plan import plan_run
+from seq2seq_cli.training.plan import plan_again, plan_run, total_updates
 from seq2seq_cli.training.run import Hooks, TrainingState
 
 
@@ -306,6 +306,69 @@ def test_warmup_that_a_time_limit_has_shortened_outlives_the_limit(config):
     plan_run(run)
     assert (run.state.plan.total, run.state.plan.warmup) == (30, 9)
     assert run.config.training.warmup_steps == 9  # a config with more than max_steps is refused
+
+
+def planned_run(config: Path, **limits: object) -> SimpleNamespace:
+    given = load_config(config, options(**limits)[1::2])
+    run = SimpleNamespace(state=TrainingState(), config=given, data=SimpleNamespace(batches=None))
+    plan_run(run)
+    return run
+
+
+def test_warmup_that_a_time_limit_has_shortened_stays_when_the_limit_is_gone(config):
+    """At every further start."""
+    run = planned_run(config, max_steps=99, max_hours=1, warmup_steps=40)
+    run.state.step, run.state.plan = 15, run.state.plan._replace(warmup=9)
+    run.config = load_config(config, options(max_steps=99, warmup_steps=40)[1::2])
+    for _ in range(3):
+        plan_run(run)
+        assert (run.state.plan.warmup, run.config.training.warmup_steps) == (9, 40)
+
+
+def test_warmup_beyond_the_epochs_stays_in_the_config(config):
+    """The command with which a run was begun continues it again and again."""
+    run = planned_run(config, max_steps=99, max_hours=1, warmup_steps=40)
+    run.state.step, run.state.plan = 15, run.state.plan._replace(warmup=9)
+    run.config = load_config(config, options(max_epochs=1, warmup_steps=40)[1::2])
+    run.data.batches = SimpleNamespace(num_left=lambda *_: 20, num_batches=lambda _: [])
+    for _ in range(3):
+        plan_run(run)
+        plan = run.state.plan
+        assert (plan.total, plan.warmup, run.config.training.warmup_steps) == (35, 9, 40)
+
+
+def test_slow_first_updates_do_not_shorten_the_warmup_for_good(config):
+    run = planned_run(config, max_steps=10_000, max_hours=1, warmup_steps=1_000)
+    run.data.batches, state = None, run.state
+    for step in range(1, 200):
+        state.step = step
+        state.updating += 30.0 if step == 3 else 0.1
+        state.seconds += 30.0 if step == 3 else 0.1
+        plan_again(run)
+        if step == 5:
+            assert (state.plan.total, state.plan.warmup) == (465, 46)
+    assert (state.plan.total, state.plan.warmup) == (10_000, 1_000)
+
+
+def test_a_pause_in_warmup_does_not_end_it(config):
+    run = planned_run(config, max_steps=10_000, max_hours=10, warmup_steps=4_000)
+    for step in range(1, 1_500):
+        run.state.step = step
+        for name in ("updating", "seconds"):
+            taken = 20_000 if step == 1_100 else 3
+            setattr(run.state, name, getattr(run.state, name) + taken)
+        plan_again(run)
+    plan = run.state.plan
+    assert 1_100 < plan.step < 1_500 < plan.warmup < 4_000  # the pause was seen
+
+
+def test_a_run_has_no_more_updates_than_a_checkpoint_can_count(config):
+    run = planned_run(config, max_steps=99)
+    run.config = load_config(config, options(max_epochs=10**9)[1::2])
+    run.data.batches = SimpleNamespace(
+        num_left=lambda *_: 28, num_batches=lambda epochs: [(28, len(epochs))]
+    )
+    assert total_updates(run) == 2**31 - 1
 
 
 @pytest.mark.parametrize("step", [3, 15])

@@ -77,6 +77,19 @@ def test_run_folder_has_statistics_of_the_training_text(run):
     assert statistics["src_inner_marks"] == "!"
 
 
+def test_a_split_line_has_a_log_probability_for_every_token(run, lines, seq2seq):
+    """EOS of a sentence counts with the first token of the next."""
+
+    def found(*given: str) -> list[dict]:
+        made = seq2seq("translate", run, "--split-sentences", "--format", "jsonl", *given).ok()
+        return [json.loads(line) for line in made.stdout.splitlines()]
+
+    (joined,), (first, second) = found(" ".join(lines[:2])), found(*lines[:2])
+    assert joined["tokens"] == first["tokens"] + second["tokens"]
+    (*before, eos), (start, *after) = (one["token_log_probs"] for one in (first, second))
+    assert joined["token_log_probs"] == pytest.approx([*before, eos + start, *after], abs=1e-3)
+
+
 @pytest.mark.parametrize("count", [2, 5, LINES])
 def test_lines_of_several_sentences_are_translated_sentence_by_sentence(
     run, lines, outputs, seq2seq, count

@@ -64,7 +64,7 @@ def _translation(
     ids = [token for segment in segments for token in segment.ids]
     log_probs, alignment, attention_MN = None, None, None
     if outputs.log_probs:
-        log_probs = tuple(itertools.chain.from_iterable(s.given.log_probs for s in segments))
+        log_probs = _joined_log_probs(segments)
     if outputs.alignment or UNK_ID in ids:
         text, placed = write_segments(segments, tokenizers, banned)
         if outputs.alignment:
@@ -83,6 +83,21 @@ def _translation(
         alignment=alignment,
         attention_MN=attention_MN if outputs.attention else None,
     )
+
+
+def _joined_log_probs(segments: Sequence[SegmentResult]) -> tuple[float, ...]:
+    """Return the log-probabilities of all tokens, EOS last; none for an empty line.
+
+    EOS of a segment counts with the number after it.
+    """
+    joined, before = [], 0.0
+    for result in segments:
+        *of_tokens, of_eos = result.given.log_probs
+        for log_prob in of_tokens:
+            joined.append(before + log_prob)
+            before = 0.0
+        before += of_eos
+    return (*joined, before) if segments else ()
 
 
 def write_segments(

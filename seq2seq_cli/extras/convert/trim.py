@@ -37,7 +37,7 @@ def trim(run_dir: Path, texts: Sequence[ParallelText], output: Path, which: str 
     _check(translator)
     before = translator.tokenizers
     src_ids, tgt_ids = _kept(before, texts)
-    after = _trimmed(before, src_ids, tgt_ids)
+    after = _trimmed(before, src_ids, tgt_ids, translator.config.train_text.tags)
     config = _config(translator.config, after)
     old = unique_parameters(translator.model)
     new = with_rows(old, src_ids, tgt_ids)
@@ -105,19 +105,24 @@ def _always_kept(tokenizer: Tokenizer) -> set[int]:
     return named.union(single)
 
 
-def _trimmed(tokenizers: Tokenizers, src_ids: list[int], tgt_ids: list[int]) -> Tokenizers:
-    src = _with_entries(tokenizers.src, src_ids)
+def _trimmed(
+    tokenizers: Tokenizers, src_ids: list[int], tgt_ids: list[int], tags: Sequence[str]
+) -> Tokenizers:
+    """Return tokenizers with these entries; `tags` remain tags at the start of sources."""
+    src = _with_entries(tokenizers.src, src_ids, tags)
     if tokenizers.tgt is tokenizers.src:
         return Tokenizers(src, src)
-    tgt = _with_entries(tokenizers.tgt, tgt_ids)
+    tgt = _with_entries(tokenizers.tgt, tgt_ids, tags if tokenizers.is_shared else ())
     return Tokenizers(src, SpmVocabTokenizer(tgt.model, src) if tokenizers.is_shared else tgt)
 
 
-def _with_entries(tokenizer: Tokenizer, ids: Sequence[int]) -> SpmVocabTokenizer:
+def _with_entries(
+    tokenizer: Tokenizer, ids: Sequence[int], tags: Sequence[str]
+) -> SpmVocabTokenizer:
     pieces = tokenizer.pieces_of(ids)
     if isinstance(tokenizer, SpmVocabTokenizer):
         return tokenizer.trimmed(pieces)
-    return SpmVocabTokenizer.build(restricted(tokenizer.model, pieces), pieces, [], quoted=True)
+    return SpmVocabTokenizer.build(restricted(tokenizer.model, pieces), pieces, tags, quoted=True)
 
 
 def _config(config: Config, tokenizers: Tokenizers) -> Config:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.text import Corpus, DataConfig, ParallelText
 from seq2seq_cli.data.cache import changed_meanwhile
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
@@ -90,7 +90,7 @@ def distill(task: Task) -> dict[str, Any]:
     if not task.source.is_file():
         raise UserError(f"--src {task.source}: there is no such file (a stream can be read once)")
     with locked(folder):
-        if task.config is None and not run.exists:  # report mistakes before the translation
+        if not run.exists:  # report mistakes before the translation
             check_student(task, valid, teacher)
         facts = finished_pairs(task, valid, teacher, run)
         source, translations = facts["source"], facts["translations"]
@@ -98,7 +98,8 @@ def distill(task: Task) -> dict[str, Any]:
             raise UserError(f"all translations were dropped; {folder} lists them with their rules")
         config = student_config(task, corpora_of(folder, translations), valid, teacher)
         pairs = hash_of_files([folder / PAIRS])
-        inputs = {"config": config.model_dump(mode="json"), "pairs": pairs}
+        text = text_inputs(config.train_text)  # also the real pairs
+        inputs = {"config": config.model_dump(mode="json"), "pairs": pairs, "text": text}
         Stage(folder / "student.json", inputs).finish(lambda: train_student(config, task.output))
         # Both search for the best translation, even if the source was sampled.
         search = (*task.teacher.overrides, "decoding.sampling=false")
@@ -205,6 +206,8 @@ def make_pairs(
     if not cleaned["kept"]:
         dropped = as_counts(cleaned["dropped"])
         raise UserError(f"{task.source} has no lines to translate (dropped: {dropped})")
+    if has_features and not cleaned["with_features"]:
+        raise UserError(f"{task.source} has no features, with which the teacher was trained")
     logger.info(f"translating {cleaned['kept']:,} of {cleaned['lines']:,} lines")
     parts = translate_source(task, source, cleaned["kept"], models)
     known = [] if task.known is None else readable_pairs(task.known, "skip")
@@ -267,7 +270,7 @@ def student_config(
 ) -> Config:
     """Return the config of the student: the given one, or a new one for these pairs.
 
-    Raises UserError for a given one that would train on reversed pairs.
+    Raises UserError for a given one that does not fit the pairs, or would reverse them.
     """
     if task.config is not None:
         data, decoding = task.config.data, task.config.decoding
@@ -278,7 +281,10 @@ def student_config(
             )
         update = {"train": (*translated, *data.train), "valid": data.valid or valid.corpora}
         tag = {"tag": decoding.tag or teacher.decoding.tag}  # which the translated pairs have
-        return task.config.updated(data=update, decoding=tag)
+        config = task.config.updated(data=update, decoding=tag)
+        if mistake := DataConfig.mistake("direction", data.direction, vars(config.data)):
+            raise UserError(f"--config, with the teacher's translations: data.direction: {mistake}")
+        return config
     real = task.real.corpora if task.real is not None else ()
     path = task.folder / STUDENT
     return write_config(path, translated, real, valid, teacher, task.shape, task.overrides)

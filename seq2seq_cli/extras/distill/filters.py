@@ -49,7 +49,7 @@ def clean_source(
     `held_out` are `source_hash`es of text that the student must not see.
     """
     lines, seen = _read(job, path, has_features), SeenHashes()
-    num_lines, dropped = 0, Counter[str]()
+    num_lines, with_features, dropped = 0, 0, Counter[str]()
     with written(target) as write:
         while chunk := list(itertools.islice(lines, _AT_ONCE)):
             num_lines += len(chunk)
@@ -59,9 +59,12 @@ def clean_source(
                 if (rule := _fault_of(line, is_repeat, held_out)) is not None:
                     dropped[rule] += 1
                     continue
+                with_features += bool(line.features)
                 extra = {"tag": line.tag, "features": line.features}
                 write({"src": line.text} | {name: value for name, value in extra.items() if value})
-    return {"lines": num_lines, "kept": num_lines - dropped.total(), "dropped": dict(dropped)}
+    kept = num_lines - dropped.total()
+    facts = {"lines": num_lines, "kept": kept, "dropped": dict(dropped)}
+    return facts | ({"with_features": with_features} if has_features else {})
 
 
 def _read(job: Job, path: Path, has_features: bool) -> Iterator[TranslationInput]:

@@ -148,26 +148,38 @@ def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
         raise UserError(
             f"{folder} has trials of another config or of other options: choose another --output"
         )
-    if begun.text not in (study.text, {}):  # {}: of a record from before it was kept
-        raise UserError(
-            f"the text has changed since the trials in {folder}, which cannot be compared with "
-            "others: put it back, or choose another --output"
-        )
+    if begun.text:  # none: of a record from before it was kept
+        ensure_same_text(begun, config)
+    begun.text = study.text
     return begun
 
 
+def ensure_same_text(study: Study, config: Config) -> None:
+    """Raise UserError if the text is not what the trials have learned from."""
+    if text_hashes(config) != study.text:
+        raise UserError(
+            f"the text has changed since the trials in {study.folder}, which cannot be compared "
+            "with others: put it back, or choose another --output"
+        )
+
+
 def train_trial(study: Study, trial: Trial, seconds: float) -> None:
-    """Train a trial in a process of its own, until it ends or for so many seconds at most."""
-    run = study.run_of(trial)
+    """Train a trial in a process of its own, until it ends or for so many seconds at most.
+
+    Raises UserError if the text changes meanwhile.
+    """
+    run, config = study.run_of(trial), study.config_of(trial)
+    ensure_same_text(study, config)
     with run.locked(_PATIENCE):  # no process of a killed command trains there any more
         study.save()
     logger.info("trial %s: %s", f"{trial.number:,}", "  ".join(trial.overrides))
     stop = StopTrial(study.folder, trial.number, time.monotonic() + seconds)
-    work = functools.partial(train, study.config_of(trial), run.path, hooks=Hooks(on_step=stop))
+    work = functools.partial(train, config, run.path, hooks=Hooks(on_step=stop))
     started = time.monotonic()
     try:
         launch_each({"": work}, 1)  # the caller knows which one fails
-        study.end(trial)
+        if text_hashes(config) == study.text:
+            study.end(trial)
     except UserError as error:
         if trial.number == 1:
             raise
@@ -176,6 +188,7 @@ def train_trial(study: Study, trial: Trial, seconds: float) -> None:
     finally:
         trial.seconds += time.monotonic() - started
         study.save()
+    ensure_same_text(study, config)
     if trial.score is not None and study.best is not None:
         logger.info(
             f"trial {trial.number:,}: {trial.state} with {study.metric} {trial.score:.3f}; "

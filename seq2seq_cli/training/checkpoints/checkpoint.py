@@ -15,7 +15,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -288,7 +288,8 @@ class Saver:
 
         def update_state() -> None:
             self.run.hooks.before_write(checkpoint)
-            _write_state(checkpoint, state)
+            has_ema = (checkpoint / "ema.safetensors").is_file()  # not yet if it was just added
+            _write_state(checkpoint, replace(state, has_ema=has_ema))
 
         if self.is_saved:
             try:

@@ -191,6 +191,29 @@ def test_an_untrimmed_imported_run_translates_and_evaluates(all_runs, domain, se
     assert all(tag not in segment.ids for segment in segments)
 
 
+def test_tags_of_a_trimmed_run_stay_tags(all_runs, domain, seq2seq, tmp_path):
+    """Those that were typed too, before every sentence of a line."""
+    run = shutil.copytree(all_runs["own"], tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["train"] = [{"src": "a.en", "tgt": "a.de", "tag": TAG}]
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    found = []
+    for path in (run, trimmed(seq2seq, run, domain, tmp_path / "small")):
+        translator = Translator.load(path, "cpu")
+        line = TranslationInput(f" {TAG} ein Hund. Ein Garten.")
+        (segments,), _ = translator.cut([line], split_sentences=True)
+        pieces_of = translator.tokenizers.src.pieces_of
+        found.append([pieces_of(segment.src_ids) for segment in segments])
+    assert found[0] == found[1]
+    assert [pieces[0] for pieces in found[0]] == [TAG] * 2
+
+
+def test_a_run_that_was_not_trained_here_has_no_frequencies(all_runs, domain, seq2seq):
+    evaluated = seq2seq("eval", all_runs["imported"], "--pairs", domain, "--breakdown", "--json")
+    assert json.loads(evaluated.ok().stdout)["by_training_frequency"] is None
+    assert "no scores by training frequency: the run was not trained here" in evaluated.stderr
+
+
 def test_a_run_with_general_text_is_trimmed(all_runs, domain, seq2seq, tmp_path):
     run, text = shutil.copytree(all_runs["own"], tmp_path / "run"), {"pairs": str(domain)}
     config = yaml.safe_load((run / "config.yaml").read_text())

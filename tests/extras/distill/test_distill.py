@@ -262,6 +262,10 @@ def test_tags_and_features_are_kept(seq2seq, tmp_path):
     assert len({corpus["pairs"] for corpus in given.values()}) == 2
     again = "3 1\tNUM;DE"
     assert seq2seq("translate", run, again).exit_code == 0
+    (folder / "plain.src").write_text("\n".join(LINES[:9]))
+    given = (teacher, "--src", folder / "plain.src", "--output", folder / "other")
+    refused(seq2seq, given, "plain.src has no features, with which the teacher was trained")
+    assert not list((folder / "other").rglob("part-*"))
 
 
 def test_a_student_of_one_tag_is_validated_on_it(trained, numbers, tmp_path):
@@ -317,6 +321,10 @@ def test_an_ensemble_teaches_and_real_pairs_are_mixed_in(trained, seq2seq, mono,
     same = ("distill", ensemble, "--src", mono, "--output", output, *STUDENT, *given)
     again = seq2seq(*same, "--beam-size", 2)
     assert (again.exit_code, again.stdout) == (0, result.stdout), again.stderr
+    with Path(real["src"]).open("a") as src, Path(real["tgt"]).open("a") as tgt:
+        print("1", file=src)
+        print("one", file=tgt)
+    assert "the text of data.train changed" in seq2seq(*same, "--beam-size", 2).error()
 
 
 def test_a_config_replaces_the_generated_one(trained, numbers, seq2seq, mono, tmp_path):
@@ -343,6 +351,10 @@ def test_the_student_of_a_config_has_the_tag_of_the_teacher(tmp_path):
         run = tmp_path / "run"
         task = Task(Job((tmp_path,)), tmp_path / "src", run, Filters(3.0, 5.0), config=config)
         assert student_config(task, [], valid, teacher).decoding.tag == expected
+    task = replace(task, config=given.updated(data={"direction": "both"}))
+    tagged = [Corpus(pairs=tmp_path / "pairs.jsonl", tag="<x>")]
+    with pytest.raises(UserError, match="both excludes tags"):
+        student_config(task, tagged, valid, teacher)
 
 
 def test_the_student_of_words_has_ngrams_if_its_teacher_has(tmp_path):
@@ -455,6 +467,7 @@ def test_a_teacher_without_validation_text_needs_one(trained, numbers, seq2seq, 
     backward = {"data": {"train": real, "valid": real, "direction": "reverse"}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(backward))
     refused(seq2seq, (*given, "--config", tmp_path / "mine.yaml"), "has data.direction reverse")
+    assert not list(tmp_path.rglob("source.jsonl")), "before anything is translated"
     valid = ("--valid", numbers / "test.src", "--valid", numbers / "test.tgt")
     made = distilled(seq2seq, teacher, mono, tmp_path / "run", *valid)
     assert f"held-out text    {numbers / 'test.src'}" in made

@@ -24,7 +24,7 @@ from seq2seq_cli.extras.tune.space import DEFAULTS, Option, own_values, search_s
 from seq2seq_cli.extras.tune.study import StopTrial, Study, Trial
 
 pytest.importorskip("optuna")
-from seq2seq_cli.extras.tune.tuning import propose
+from seq2seq_cli.extras.tune.tuning import open_study, propose, train_trial
 
 ONE = ("--set", "training.processes=1", "--device", "cpu")
 SEARCH = ("--search", "training.lr=0.01,0.02,0.03,0.04,0.05")
@@ -270,6 +270,16 @@ def test_other_text_needs_another_folder(config, searched, seq2seq):
     finally:
         path.write_text(text)
     assert "the text has changed since the trials in" in result.error()
+
+
+def test_text_that_changes_during_a_search_is_refused(config, tmp_path):
+    """Before the next trial learns from it."""
+    (tmp_path / "out").mkdir()
+    study = open_study(tmp_path / "out", load_config(config), SEARCH[1:])
+    study.text |= {"valid": "the hash of another text"}
+    with pytest.raises(UserError, match="the text has changed since the trials in"):
+        train_trial(study, study.trials[0], 60)
+    assert not (tmp_path / "out/trials").exists()
 
 
 @pytest.mark.parametrize("name", ["base.yaml", "best.yaml"])
