@@ -206,7 +206,7 @@ def make_pairs(
     if not cleaned["kept"]:
         dropped = as_counts(cleaned["dropped"])
         raise UserError(f"{task.source} has no lines to translate (dropped: {dropped})")
-    if has_features and not cleaned["with_features"]:
+    if has_features and cleaned.get("with_features") == 0:
         raise UserError(f"{task.source} has no features, with which the teacher was trained")
     logger.info(f"translating {cleaned['kept']:,} of {cleaned['lines']:,} lines")
     parts = translate_source(task, source, cleaned["kept"], models)
