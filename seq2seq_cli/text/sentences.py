@@ -73,20 +73,22 @@ def separator(sentence: str) -> str:
 
 
 def find_inner_marks(lines: Iterable[str]) -> str:
-    """Return the marks that more than twice as many of these lines have inside as at their ends.
+    """Return the marks that end sentences inside these lines, but rarely a line.
 
     If every "Good morning, Mrs. Weber!" is followed by a question on the same line, a sentence that
-    "!" ends never was a line of its own; nor is "a" in a notation such as "a . b . c". Lines of
-    several sentences mostly have a mark both inside and at their ends.
+    "!" ends never was a line of its own; nor is "a" in a notation such as "a . b . c". Rarely: less
+    than half as often as an average mark, as lines may consist of several sentences.
     """
     at_ends: Counter[str] = Counter()
     inside: Counter[str] = Counter()
     for line in lines:
         stripped = line.strip()
-        inside.update({mark for _, mark in _ends(stripped)})
+        inside.update(mark for _, mark in _ends(stripped))
         if match := _AT_THE_END.search(stripped, max(0, len(stripped) - 80)):
             at_ends[_mark(match[1])] += 1
-    return "".join(sorted(mark for mark, count in inside.items() if count > 2 * at_ends[mark]))
+    usual = max(1.0, inside.total() / max(1, at_ends.total()))  # inside, for each one at an end
+    rare = [mark for mark, count in inside.items() if count > 2 * usual * at_ends[mark]]
+    return "".join(sorted(rare))
 
 
 def _ends(line: str) -> Iterator[tuple[int, str]]:

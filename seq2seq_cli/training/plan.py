@@ -63,11 +63,8 @@ def plan_run(run: Run) -> None:
 def plan_again(run: Run) -> None:
     """With a time limit, adapt the plan from time to time; the decay continues from where it is."""
     state, old = run.state, run.state.plan
-    part = (old.total - old.step) // _PARTS_LEFT
-    if old.warmup > old.step:  # a slow start has perhaps shortened it too much
-        part = min(part, old.warmup - old.step - 1)
-    fewest = max(_FEWEST_UPDATES, part) if old.pace else _FIRST_PLAN
-    if old.hours is None or state.step >= old.total or state.step < old.step + fewest:
+    interval = _updates_to_next(old) if old.pace else _FIRST_PLAN
+    if old.hours is None or state.step >= old.total or state.step < old.step + interval:
         return
     # A pause, of a laptop for instance, is over when the next plan is made.
     new = _fitted(run, old, fewest=(state.step + old.total) // 2 if old.pace else 0)
@@ -84,6 +81,17 @@ def plan_again(run: Run) -> None:
         )
 
 
+def _updates_to_next(plan: Plan) -> int:
+    """Return after how many updates the next plan is made: earlier during warm-up.
+
+    Slow first updates have perhaps shortened it too much.
+    """
+    part, fewest = (plan.total - plan.step) // _PARTS_LEFT, _FEWEST_UPDATES
+    if (left := plan.warmup - plan.step) > 0:
+        part, fewest = min(part, left // _PARTS_LEFT), min(fewest, max(1, left - 1))
+    return max(fewest, part)
+
+
 def _fitted(run: Run, plan: Plan, fewest: int = 0) -> Plan:
     """Return the plan with as many updates as there is time for at the speed since the last plan.
 
@@ -92,7 +100,8 @@ def _fitted(run: Run, plan: Plan, fewest: int = 0) -> Plan:
     """
     state, warmup = run.state, run.config.training.warmup_updates
     pace, num_timed, total = plan.pace, state.step - max(plan.step, 1), plan.most
-    if state.updating and num_timed >= (_FEWEST_UPDATES if pace else 1):
+    enough = min(_FEWEST_UPDATES, _updates_to_next(plan)) if pace else 1
+    if state.updating and num_timed >= enough:
         pace = state.updating / num_timed
     state.updating = 0.0
     plan = plan._replace(step=state.step, pace=pace)

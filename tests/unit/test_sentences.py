@@ -83,9 +83,11 @@ def test_marks_inside_training_lines_end_no_sentence():
     assert find_inner_marks([*greetings, "Stop!", "Look!"]) == ""  # as often at the ends
     assert find_inner_marks(["a . b . c", "d . e"]) == "."
     assert find_inner_marks(["他说。她说", "他说。她说"]) == "。"
-    assert find_inner_marks(["Τι\u037e Εγώ", *["Τι; Εγώ"] * 2, "Τι;"]) == ";"
-    paragraphs = ["A house. A tree. A garden.", "He sleeps. She sings. Why?"]
+    assert find_inner_marks(["Τι\u037e Εγώ", *["Τι; Εγώ"] * 2, "Τι;", *["Εγώ."] * 3]) == ";"
+    draw = random.Random(1)
+    paragraphs = [" ".join(draw.choices(["Why?", *["He sings."] * 9], k=6)) for _ in range(1_000)]
     assert find_inner_marks(paragraphs) == ""
+    assert find_inner_marks([f"Good morning! {line}" for line in paragraphs]) == "!"
     assert find_inner_marks(["1 2 3", "", "  "]) == ""
     assert find_inner_marks(["他说！她说", "they say! he says"]) == "!"
     assert split_sentences("他说！她说", "!") == ["他说！她说"]  # one mark, whatever its width

@@ -89,10 +89,11 @@ class SpmVocabTokenizer(Tokenizer):
         entries = given.model_dump(exclude_defaults=True)
         return cls(_MARK + json.dumps(entries).encode("ascii") + b"\n" + spm)
 
-    def trimmed(self, pieces: Sequence[str]) -> "SpmVocabTokenizer":
-        """Return the tokenizer with some of its entries, into which all text is split."""
+    def trimmed(self, pieces: Sequence[str], tags: Sequence[str] = ()) -> "SpmVocabTokenizer":
+        """Return the tokenizer with some of its entries, of which further ones are `tags`."""
         spm, entries = restricted(self.spm, pieces), self._entries
-        return SpmVocabTokenizer.build(spm, pieces, entries.tags, quoted=entries.quoted)
+        tags = list(dict.fromkeys([*entries.tags, *tags]))
+        return SpmVocabTokenizer.build(spm, pieces, tags, quoted=entries.quoted)
 
     @property
     def kind(self) -> TokenizerKind:

@@ -121,7 +121,7 @@ def _with_entries(
 ) -> SpmVocabTokenizer:
     pieces = tokenizer.pieces_of(ids)
     if isinstance(tokenizer, SpmVocabTokenizer):
-        return tokenizer.trimmed(pieces)
+        return tokenizer.trimmed(pieces, tags)
     return SpmVocabTokenizer.build(restricted(tokenizer.model, pieces), pieces, tags, quoted=True)
 
 

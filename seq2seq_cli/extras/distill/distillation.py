@@ -206,7 +206,8 @@ def make_pairs(
     if not cleaned["kept"]:
         dropped = as_counts(cleaned["dropped"])
         raise UserError(f"{task.source} has no lines to translate (dropped: {dropped})")
-    if has_features and cleaned.get("with_features") == 0:
+    others = () if task.config is None else task.config.data.train
+    if cleaned.get("with_features") == 0 and not any(corpus.features for corpus in others):
         raise UserError(f"{task.source} has no features, with which the teacher was trained")
     logger.info(f"translating {cleaned['kept']:,} of {cleaned['lines']:,} lines")
     parts = translate_source(task, source, cleaned["kept"], models)
@@ -294,14 +295,15 @@ def check_student(task: Task, valid: ParallelText, teacher: Config) -> None:
     """Raise UserError for mistakes in the config of the student, as if the text were `valid`."""
     path = task.folder / STUDENT
     try:
-        student_config(task, valid.corpora, valid, teacher)
+        student_config(task, valid.with_tag(teacher.decoding.tag).corpora, valid, teacher)
     except UserError as error:  # the user cannot look at the lines of a file that is removed
         of_file = rf"^{re.escape(str(path))}(, line \d+)?"
         message = re.sub(of_file, "the student's config", str(error))
         error.args = (re.sub(r"(?<=\n  )line \d+: ", "", message),)
         raise
     finally:
-        path.unlink(missing_ok=True)
+        if task.config is None:
+            path.unlink(missing_ok=True)
 
 
 def train_student(

@@ -154,9 +154,9 @@ def open_study(folder: Path, config: Config, searched: Sequence[str]) -> Study:
     return begun
 
 
-def ensure_same_text(study: Study, config: Config) -> None:
-    """Raise UserError if the text is not what the trials have learned from."""
-    if text_hashes(config) != study.text:
+def ensure_same_text(study: Study, base: Config) -> None:
+    """Raise UserError if the text of the first trial has changed since."""
+    if text_hashes(base) != study.text:
         raise UserError(
             f"the text has changed since the trials in {study.folder}, which cannot be compared "
             "with others: put it back, or choose another --output"
@@ -168,17 +168,17 @@ def train_trial(study: Study, trial: Trial, seconds: float) -> None:
 
     Raises UserError if the text changes meanwhile.
     """
-    run, config = study.run_of(trial), study.config_of(trial)
-    ensure_same_text(study, config)
+    run, base = study.run_of(trial), load_config(study.config)
+    ensure_same_text(study, base)
     with run.locked(_PATIENCE):  # no process of a killed command trains there any more
         study.save()
     logger.info("trial %s: %s", f"{trial.number:,}", "  ".join(trial.overrides))
     stop = StopTrial(study.folder, trial.number, time.monotonic() + seconds)
-    work = functools.partial(train, config, run.path, hooks=Hooks(on_step=stop))
+    work = functools.partial(train, study.config_of(trial), run.path, hooks=Hooks(on_step=stop))
     started = time.monotonic()
     try:
         launch_each({"": work}, 1)  # the caller knows which one fails
-        if text_hashes(config) == study.text:
+        if text_hashes(base) == study.text:
             study.end(trial)
     except UserError as error:
         if trial.number == 1:
@@ -188,7 +188,7 @@ def train_trial(study: Study, trial: Trial, seconds: float) -> None:
     finally:
         trial.seconds += time.monotonic() - started
         study.save()
-    ensure_same_text(study, config)
+    ensure_same_text(study, base)
     if trial.score is not None and study.best is not None:
         logger.info(
             f"trial {trial.number:,}: {trial.state} with {study.metric} {trial.score:.3f}; "

@@ -38,6 +38,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.distill import student as student_module
 from seq2seq_cli.extras.distill.distillation import (
     Task,
+    check_student,
     held_out_text,
     refuse_pairs_without_features,
     student_config,
@@ -352,9 +353,8 @@ def test_the_student_of_a_config_has_the_tag_of_the_teacher(tmp_path):
         task = Task(Job((tmp_path,)), tmp_path / "src", run, Filters(3.0, 5.0), config=config)
         assert student_config(task, [], valid, teacher).decoding.tag == expected
     task = replace(task, config=given.updated(data={"direction": "both"}))
-    tagged = [Corpus(pairs=tmp_path / "pairs.jsonl", tag="<x>")]
     with pytest.raises(UserError, match="both excludes tags"):
-        student_config(task, tagged, valid, teacher)
+        check_student(task, valid, teacher)
 
 
 def test_the_student_of_words_has_ngrams_if_its_teacher_has(tmp_path):
