@@ -17,11 +17,12 @@ CLOSING_ANYWHERE = re.sub("[“‘«‹]", "", CLOSING)  # “ opens here: 他�
 OPENING = "\"'“‘„‚«‹¿¡([{-–—•"
 _CLOSING, _CLOSING_ANYWHERE = re.escape(CLOSING), re.escape(CLOSING_ANYWHERE)
 _BEFORE_SPACE = f"(?:[{BEFORE_SPACE}]|(?<=[\u0370-\u03ff\u1f00-\u1fff]{{2}});)"  # Greek asks with ;
+_AFTER_SPACE = f"(?:[ \xa0\u202f][»›](?=\\s|$)[{_CLOSING}]*+)*+"  # closes French quotations
 _CANDIDATE = re.compile(
-    f"(?<![{BEFORE_SPACE}])({_BEFORE_SPACE}++)[{_CLOSING}]*+\\s++"
+    f"(?<![{BEFORE_SPACE}])({_BEFORE_SPACE}++)[{_CLOSING}]*+{_AFTER_SPACE}\\s++"
     f"|(?<![{ANYWHERE}])([{ANYWHERE}]++)[{_CLOSING_ANYWHERE}{ATTACHED}]*+\\s*+"
 )
-_AT_THE_END = re.compile(f"((?:{_BEFORE_SPACE}|[{ANYWHERE}])++)[{_CLOSING}]*+$")
+_AT_THE_END = re.compile(f"((?:{_BEFORE_SPACE}|[{ANYWHERE}])++)[{_CLOSING}]*+{_AFTER_SPACE}$")
 # Before and after Unicode's compatibility normalization:
 SAME_MARK = str.maketrans("！？｡．\u037e", "!?。.;")
 _FULL_WIDTH = re.compile(f"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef][{_CLOSING}]*$")

@@ -39,6 +39,7 @@ from seq2seq_cli.extras.convert.missing_rows import IMPOSSIBLE
 from seq2seq_cli.extras.convert.spm_vocab_tokenizer import SPECIAL_PIECES
 from seq2seq_cli.extras.export.marian import marian_base
 from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json, reading
+from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 from seq2seq_cli.weight_file import StoredTensor, as_float32
 
 _SIDES = ("encoder", "decoder")
@@ -65,6 +66,7 @@ _TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 _SENTENCEPIECE = (
     ("source.spm", "target.spm"),
     ("source.model", "target.model"),
+    ("src.model", "tgt.model"),
     ("spm.model", "spm.model"),
     ("sentencepiece.model", "sentencepiece.model"),
     ("sentencepiece.bpe.model", "sentencepiece.bpe.model"),
@@ -106,15 +108,13 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
     sizes = len(reader.weights.get("src_embedding.weight", tgt_weight)), len(tgt_weight)
     pieces = pieces_in(folder, sizes)
     special = {name: str(config.get(name) or default) for name, default in _TOKENS.items()}
-    tokenizers = None if is_package else own_tokenizers(folder)
+    tokenizers = None if is_package else _own_tokenizers(folder)
     if tokenizers is not None and pieces == tuple(tuple(side.pieces()) for side in tokenizers):
         src, tgt = own_vocabularies(tokenizers, sizes, path)
     else:
         tokenizers, sentencepiece = None, sentencepiece or _sentencepiece(folder)
-        # A start token of null means that the caller gives it.
-        start = config.get("decoder_start_token")
-        start = start if isinstance(start, str) and start else special["bos_token"]
-        tgt = _vocabulary(pieces[1], special, None if is_zero else start, path)
+        start = None if is_zero else _start_token(config, special, path)
+        tgt = _vocabulary(pieces[1], special, start, path)
         src = tgt if pieces[0] is pieces[1] else _vocabulary(pieces[0], special, None, path)
     found = ForeignModel(
         weights=reader.weights,
@@ -135,6 +135,25 @@ def read(folder: Path, sentencepiece: tuple[bytes, bytes] | None = None) -> Fore
         found.model["source_eos"] = found.is_eos_given = True
         found.notes.append("CTranslate2 leaves EOS after a source to its caller, but a run adds it")
     return found
+
+
+def _own_tokenizers(folder: Path) -> Tokenizers | None:
+    """Return the tokenizers of an exported run; None for other models of the same file names."""
+    try:
+        return own_tokenizers(folder)
+    except UserError:
+        return None
+
+
+def _start_token(config: dict[str, Any], special: dict[str, str], path: Path) -> str:
+    """Return what starts the decoder; UserError if the caller gives it, null, or languages."""
+    start = config.get("decoder_start_token", special["bos_token"])
+    if not isinstance(start, str) or not start:
+        raise refuse(path, "a start token that the caller gives", "a run has one of its own")
+    if start == special["eos_token"] and config.get("add_source_eos") is not True:
+        what = "neither EOS after a source nor a start token but EOS, as M2M100 and NLLB"
+        raise refuse(path, what, "they have language codes around the text")
+    return start
 
 
 def _add_source_tokens(model: ForeignModel, config: dict[str, Any], path: Path) -> None:
@@ -235,12 +254,20 @@ class _Reader:
         self.starts_from_zero = bool(self.scalar("decoder/start_from_zero_embedding", 0))
 
     def _old_config(self) -> dict[str, Any]:
-        """Take what versions before 6 store as variables."""
-        has_start = self.scalar("with_target_bos", 1)
+        """Take what versions before 6 store as variables, version 5 also the special tokens."""
+        tokens = dict(_TOKENS)
+        for name in tokens.keys() & self.names.tensors.keys():
+            tokens[name] = self.names.tensors.pop(name).tobytes().decode("utf-8", "replace")
+        start: str | None = tokens[
+            "bos_token" if self.scalar("with_target_bos", 1) else "eos_token"
+        ]
+        if self.scalar("user_decoder_start_tokens", 0):
+            start = None
         return {
+            **tokens,
             "add_source_bos": bool(self.scalar("with_source_bos", 0)),
             "add_source_eos": bool(self.scalar("with_source_eos", 0)),
-            "decoder_start_token": "<s>" if has_start else "</s>",
+            "decoder_start_token": start,
         }
 
     def scalar(self, name: str, default: float) -> float:

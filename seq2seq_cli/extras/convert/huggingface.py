@@ -51,7 +51,8 @@ _ACTIVATIONS = {
 }
 _NOT_SEARCHED = (
     *("num_beam_groups", "diversity_penalty"),
-    *("encoder_no_repeat_ngram_size", "forced_bos_token_id"),
+    *("encoder_no_repeat_ngram_size", "forced_bos_token_id", "begin_suppress_tokens"),
+    *("sequence_bias", "exponential_decay_length_penalty", "min_p", "typical_p"),
 )
 # Numbers of the search with their ranges here, always and with do_sample.
 _NUMBERS = {"length_penalty": (0.0, 10.0), "repetition_penalty": (1.0, 1e3)}
@@ -308,7 +309,7 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
         else:
             model.notes.append(f"{name} {short(str(value))} has no equivalent")
     for name in _NOT_SEARCHED:
-        if isinstance(value := search.get(name), int | float) and value not in (0, 1):
+        if (value := search.get(name)) not in (None, 0, 1, [], {}):
             model.notes.append(f"{name} {short(str(value))} has no equivalent")
     shortest = search.get("min_new_tokens")
     if shortest is None and isinstance(minimum := search.get("min_length"), int):
@@ -321,10 +322,12 @@ def _add_search(model: ForeignModel, search: dict[str, Any], config: dict[str, A
     counts = {"min_len_extra": shortest, "top_k": top_k, "no_repeat_ngram_size": size}
     decoding |= {n: value for n, value in counts.items() if isinstance(value, int) and value > 0}
     special = {model.tgt.start, model.tgt.pad, model.tgt.unk}
-    words = search.get("bad_words_ids")
+    words, tokens = search.get("bad_words_ids"), search.get("suppress_tokens")
+    words = words if isinstance(words, list) else []
+    words = [*words, *([token] for token in (tokens if isinstance(tokens, list) else ()))]
     model.bad_words = [
         word
-        for word in (words if isinstance(words, list) else ())
+        for word in words
         if isinstance(word, list)
         and all(isinstance(i, int) and 0 <= i < len(model.tgt.pieces) for i in word)
         and not set(word) <= special

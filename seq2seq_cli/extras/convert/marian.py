@@ -63,6 +63,9 @@ def detect(folder: Path) -> bool:
 
 def read(folder: Path) -> ForeignModel:
     """Read a folder; UserError if it is damaged, or if a run cannot represent the model."""
+    if (folder / "source.bpe").is_file() and not (folder / "source.spm").is_file():
+        what = "source.bpe, BPE of text that Moses tokenized"
+        raise refuse(folder, what, "only SentencePiece models can be read")
     decoder = decoder_options(folder)
     path = model_path(folder, decoder)
     tensors = read_npz(path)

@@ -117,10 +117,14 @@ class HuggingFace(Format):
         )
 
     def notes(self, config: Config, tokenizers: Tokenizers) -> str:
-        """Marian's own tokenizer reads a tag at the start of the text."""
+        """Marian's own tokenizer reads a tag such as >>deu<< at the start of the text."""
         notes = super().notes(config, tokenizers)
         own = 'A tag is the beginning of the text: `translate(">>deu<< a sentence")`.'
-        return notes.replace(self.tag_usage, own) if is_imported(tokenizers) else notes
+        default = [config.decoding.tag] if config.decoding.tag else []
+        tags = [*config.train_text.tags, *default] or tokenizers.src.user_defined_symbols()
+        are_marians = all(tag.startswith(">>") and tag.endswith("<<") for tag in tags)
+        is_own = is_imported(tokenizers) and are_marians
+        return notes.replace(self.tag_usage, own) if is_own else notes
 
     def write(self, translator: "Translator", folder: Path) -> None:
         """Write weights, config, generation config, and a tokenizer for both sides, and our own."""

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.extras.convert.ctranslate2 import ModelFile, read_model_file
+from seq2seq_cli.extras.convert.ctranslate2 import read as read_ctranslate2
 from seq2seq_cli.extras.convert.foreign import fit_positions
 from seq2seq_cli.extras.convert.missing_rows import IMPOSSIBLE
 from seq2seq_cli.extras.export.marian import marian_base
@@ -100,7 +101,7 @@ def test_a_model_whose_encoder_sees_no_eos(
 ) -> None:
     """As OpenNMT's models; with a start token of the vocabulary and computed positions."""
     source = tmp_path / "model"
-    file = copied(converted / "None", source, add_source_eos=False, decoder_start_token="</s>")
+    file = copied(converted / "None", source, add_source_eos=False, decoder_start_token="▁one")
     file.variables.pop("decoder/start_from_zero_embedding")
     for side in ("encoder", "decoder"):
         file.variables.pop(f"{side}/position_encodings/encodings")
@@ -143,6 +144,55 @@ def test_older_versions_of_the_format(
     old = read_model_file(source / "model.bin")
     assert all(np.array_equal(old.variables[n], file.variables[n]) for n in file.variables)
     assert seq2seq("import", source, tmp_path / "run", "--no-verify").exit_code == 0
+
+
+@pytest.mark.parametrize(("flag", "start"), [({}, 5), ({"with_target_bos": 0}, 0)])
+def test_version_5_has_special_tokens_among_its_weights(
+    flag: dict[str, int], start: int, converted: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    source = tmp_path / "model"
+    file = copied(converted / "None", source)
+    bos = json.loads((source / "shared_vocabulary.json").read_text())[5]
+    del file.variables["decoder/start_from_zero_embedding"]
+    numbers = {"user_decoder_start_tokens": 0, "with_source_eos": 1, **flag}
+    tokens = {"unk_token": "<unk>", "bos_token": bos, "eos_token": "</s>"}
+    for name, value in numbers.items():
+        file.variables[name] = np.array(value, np.int8)
+    for name, token in tokens.items():
+        file.variables[name] = np.frombuffer(token.encode(), np.int8)
+    write_model_file(file, source / "model.bin", version=5)
+    (source / "config.json").unlink()
+    found = read_ctranslate2(source)
+    assert (found.tgt.start, found.model["source_eos"]) == (start, True)
+    file.variables["user_decoder_start_tokens"] += 1
+    write_model_file(file, source / "model.bin", version=5)
+    message = seq2seq("import", source, tmp_path / "run").error()
+    assert "it has a start token that the caller gives" in message
+
+
+def test_language_codes_around_the_text_are_refused(
+    converted: Path, tmp_path: Path, seq2seq: Command
+) -> None:
+    source = tmp_path / "model"
+    file = copied(converted / "None", source, decoder_start_token="</s>")
+    del file.variables["decoder/start_from_zero_embedding"]
+    write_model_file(file, source / "model.bin")
+    assert "as M2M100 and NLLB" in seq2seq("import", source, tmp_path / "run").error()
+
+
+def test_sentencepiece_models_of_any_name(converted: Path, tmp_path: Path) -> None:
+    """Also of the names that this program's exports have."""
+    source = shutil.copytree(converted / "None", tmp_path / "model")
+    expected = read_ctranslate2(source).sentencepiece
+    for names in (("src.model", "tgt.model"), ("tokenizer.model",)):
+        for name, old in zip(names, ("source.spm", "target.spm"), strict=False):
+            shutil.copyfile(converted / "None" / old, source / name)
+            (source / old).unlink(missing_ok=True)
+        found = read_ctranslate2(source).sentencepiece
+        assert found is not None and found[0] == expected[0]
+        assert (found[1] == expected[1]) == (len(names) == 2)
+        for name in names:
+            (source / name).unlink()
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2])

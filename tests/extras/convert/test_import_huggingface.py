@@ -215,9 +215,10 @@ def test_bad_words_come_along(tmp_path: Path, seq2seq: Command) -> None:
     ids = json.loads((tmp_path / "model" / "vocab.json").read_text())
     path = tmp_path / "model" / "generation_config.json"
     bad = [[ids["<pad>"]], [ids["▁seven"]], [ids["s"]]]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"bad_words_ids": bad}))
+    given = {"bad_words_ids": bad, "suppress_tokens": [ids["▁two"], ids["<pad>"]]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | given))
     result = seq2seq("import", tmp_path / "model", tmp_path / "run").ok()
-    assert load_config(tmp_path / "run" / "config.yaml").decoding.banned_words == ("seven",)
+    assert load_config(tmp_path / "run" / "config.yaml").decoding.banned_words == ("seven", "two")
     assert f"the tokens [{ids['s']}] of bad_words_ids are no word" in result.stdout
     assert f"[{ids['<pad>']}]" not in result.stdout
 
@@ -226,11 +227,12 @@ def test_further_search_options_come_along_or_are_named(tmp_path: Path, seq2seq:
     write_marian_mt(tmp_path / "model", 6, missing=0.0)
     path = tmp_path / "model" / "generation_config.json"
     given = {"min_length": 4, "num_beam_groups": 2, "encoder_no_repeat_ngram_size": 3}
-    given |= {"length_penalty": "x" * 1_000}
+    given |= {"length_penalty": "x" * 1_000, "begin_suppress_tokens": [3], "typical_p": 1.0}
     path.write_text(json.dumps(json.loads(path.read_text()) | given))
     result = seq2seq("import", tmp_path / "model", tmp_path / "run", "--no-verify").ok()
     assert load_config(tmp_path / "run" / "config.yaml").decoding.min_len_extra == 3
-    for option in ("num_beam_groups 2", "encoder_no_repeat_ngram_size 3"):
+    options = "num_beam_groups 2", "encoder_no_repeat_ngram_size 3", "begin_suppress_tokens [3]"
+    for option in options:
         assert f"{option} has no equivalent" in result.stdout
     assert "length_penalty xxx" in result.stdout and "x" * 1_000 not in result.stdout
 

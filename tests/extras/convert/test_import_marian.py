@@ -71,6 +71,13 @@ def test_what_a_run_cannot_represent_is_refused_by_name(
     assert not (tmp_path / "run").exists()
 
 
+def test_bpe_of_moses_tokens_is_refused_by_name(tmp_path: Path, seq2seq: Command) -> None:
+    write_marian(tmp_path / "model", 1)
+    for side in ("source", "target"):
+        (tmp_path / "model" / f"{side}.spm").rename(tmp_path / "model" / f"{side}.bpe")
+    assert "it has source.bpe" in seq2seq("import", tmp_path / "model", tmp_path / "run").error()
+
+
 def test_a_model_of_an_odd_size_is_refused(
     tmp_path: Path, seq2seq: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,9 @@ def test_a_trimmed_model_keeps_its_tags(tagged, seq2seq, tmp_path):
     reports = [json.loads(seq2seq("inspect", run, "--json").ok().stdout) for run in (tagged, small)]
     for report in reports:
         assert report["run"]["vocabulary"]["both"]["symbols"].keys() == {"<same>", "<🔙>"}
+    seq2seq("export", small, "--format", "huggingface", "-o", tmp_path / "out").ok()
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert "The id of a tag precedes the source" in readme  # Marian's tokenizer knows only >>x<<
 
 
 @pytest.mark.slow

@@ -198,6 +198,16 @@ def test_long_text_without_ends_of_sentences_is_cut():
         ("one <svg/> two", ["one  two"], "ONE <svg/>  TWO"),
         ("one <i></i> two", ["one  two"], "ONE <i></i>  TWO"),
         (
+            "<li>\n  <i></i> one\n</li><p>two <img src=x>\n</p>",
+            ["one", "two"],
+            "<li>\n  <i></i> ONE\n</li><p>TWO <img src=x>\n</p>",
+        ),
+        (
+            "one <code>&amp;nbsp;</code> two <code>?a&amp;copy=2</code>",
+            ["one &nbsp; two ?a&copy=2"],
+            "ONE <code>&amp;nbsp;</code> TWO <code>?a&amp;copy=2</code>",
+        ),
+        (
             "<p>one <x-a b='c'>two <x-d>three</x-d></x-a> four<p>five <x-a>six",
             ["one two three four", "five six"],
             "<p>ONE <x-a b='c'>TWO <x-d>THREE</x-d></x-a> FOUR<p>FIVE <x-a>SIX",
@@ -381,6 +391,9 @@ def test_elements_stay_nested_whatever_the_alignment(source: str, random):
     in_xml = Nesting(write(source.replace("=x", "='x'"), "xml", translate)).tags
     assert all(in_xml[tag] >= count for tag, count in before.items())
     assert in_xml.keys() == before.keys()
+    divided = source.replace("=x", "='x'").replace("end. ", "<s/>")
+    document = read_xml(divided, SPLITTER, XmlTags(splitting=frozenset({"s"})))
+    Nesting(write_document(document, translate))
 
 
 @given(st.lists(st.sampled_from(["w", "<a x>w</a>", "<b>w</b>", "<b>w <a x>w</a></b>"])), st.data())
@@ -774,6 +787,21 @@ def test_emphasis_between_sentences_keeps_its_space():
     assert write("**One.** Two. Three *four. Five*.", "markdown", translate) == (
         "**一。** 一。*一*。*一*。"
     )
+
+
+def test_a_space_between_sentences_comes_after_markup_that_closes():
+    def translate(sentence: Sentence) -> SentenceOutput:
+        return SentenceOutput({"重要。": "One.", "再见。": "Two."}[sentence.text])
+
+    assert write("**重要。**再见。", "markdown", translate) == "**One.** Two."
+    assert write("**重要。**_再见。_", "markdown", translate) == "**One.** _Two._"
+    assert write("重要。<sup>[1]</sup>再见。", "html", translate) == "One.<sup>[1]</sup> Two."
+
+
+def test_line_breaks_of_html_in_markdown():
+    source = "one<BR>two\n\n| a<BR/>b |\n|---|\n"
+    assert sentences(source, "markdown") == ["one", "two", "a", "b"]
+    assert write(source, "markdown", upper) == source.upper()
 
 
 EMPHASIS = st.sampled_from(["one", "_two_", "**three,**", "(*four*)", "~~five~~", "***six***"])

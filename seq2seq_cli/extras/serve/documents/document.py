@@ -19,6 +19,7 @@ class Span(NamedTuple):
     after: str = ""
     replaces: bool = False  # `before` includes the words, which are not translated
     depth: int = 0  # greater for a span inside another
+    is_unpaired: bool = False  # half of an element that goes on in another paragraph
 
     @property
     def is_line_break(self) -> bool:

@@ -51,6 +51,10 @@ class DocumentWriter:
             return self._document.escape(translation.text)
         words = _AlignedWords(sentence.text, translation)
         nodes = [_Node(span, *words.target_range(span)) for span in sentence.spans]
+        last = 0
+        for node in nodes:  # in their order, so that what they are halves of stays nested
+            if node.span.is_unpaired:
+                node.start = node.end = last = max(last, node.start)
         writer = _MarkupWriter(sentence.text, translation.text, nodes, self._document)
         return "".join(writer.write((0, len(translation.text)), _tree(nodes)))
 

@@ -176,9 +176,9 @@ class _Paragraph:
     marks: list[Mark] = field(default_factory=list)
     last_object: int = -1  # position; space around it is kept
 
-    def add(self, raw: str) -> None:
+    def add(self, text: str) -> None:
         """Add text; white space becomes one space."""
-        text = _SPACE.sub(" ", unescape_html(raw))
+        text = _SPACE.sub(" ", text)
         if self.parts and self.parts[-1].endswith(" ") and self.length != self.last_object:
             text = text.removeprefix(" ")
         if text:
@@ -211,8 +211,8 @@ class _Paragraph:
             return
         leading = raw[: len(raw) - len(raw.lstrip(BLANKS))]
         trailing = raw[len(raw.rstrip(BLANKS)) :]
-        text = text.rstrip(BLANKS) if trailing else text
-        offset = len(text) - len(text.lstrip(BLANKS)) if leading else 0
+        text = text.removesuffix(" ") if trailing else text
+        offset = 1 if leading else 0
         text = text[offset:]
         marks = [
             m._replace(position=min(max(m.position - offset, 0), len(text)), end=m.end - offset)
@@ -256,7 +256,7 @@ def pieces_of_events(
                 last = number  # neither a footnote nor an exponent
         raw = source[event.start : events[last].end]
         if event.kind == "text":
-            paragraph.add(raw)
+            paragraph.add(unescape_html(raw))
         elif event.is_inline:
             kept = None if last == number else ""
             if kept == "" and event.name not in _OBJECTS | {"sup"}:

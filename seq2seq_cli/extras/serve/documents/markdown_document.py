@@ -27,6 +27,7 @@ _FRONT_MATTER = re.compile(  # in YAML or TOML
     re.DOTALL,
 )
 _ALERT = re.compile(r"\[![A-Za-z]+\]\s*")  # [!NOTE], the first line of a note of GitHub
+_LINE_BREAK = re.compile(r"<br\b", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
 # In scripts without spaces, and Korean, text goes on directly after an address.
 _ADDRESS = r"https?://(?:(?!\]\()[!-;=?-~\u00c0-\u0dff\u0f00-\u0fff\u10a0-\u10ff\u1200-\u137f\u1e00-\u1fff])+(?<![.,;:!?)\]'\"*_~،؛؟])"
@@ -280,6 +281,9 @@ def _marked(raw: str, tokens: Sequence[_Inline], breaks: Sequence[str]) -> tuple
             marks.append(Mark(length, markup, "replace", end=length + len(words)))
         elif kind == "object":
             marks.append(Mark(length, markup, "point"))
+        elif kind == "html" and _LINE_BREAK.match(markup):
+            words = "\n"
+            marks.append(Mark(length, markup, "replace", end=length + 1))
         elif kind == "html":
             marks.append(Mark.of_tag(length, markup))
         elif kind == "link":

@@ -233,7 +233,9 @@ def _divided(
         done.update([] if partner is None else [partner])
         for place in common:
             start, end = max(first, starts[place]), min(last, ends[place])
-            spans[place].append(Span(start, end, before, after, mark.kind == "replace", depth))
+            is_unpaired = partner is None and mark.kind in ("open", "close")
+            is_kept = mark.kind == "replace"
+            spans[place].append(Span(start, end, before, after, is_kept, depth, is_unpaired))
     return spans, outside
 
 
@@ -248,11 +250,13 @@ def _between(
     """Yield the text between sentences, and the marks in it, which are removed from `outside`."""
     position, end = place
     is_space = is_inner and not text[position:end].strip()
-    if is_space and position == end:
-        yield Gap("")
+    needs_gap = is_space and position == end
     is_after_break = False
     while True:
         mark = outside.popleft() if outside and outside[0].position <= end else None
+        if needs_gap and (mark is None or mark.kind == "open"):  # after what closes
+            yield Gap("")
+            needs_gap = False
         is_break = mark is not None and not mark.markup.strip()
         part = text[position : mark.position if mark else end]
         if part.strip() or (part and not is_break and not is_after_break):
