@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig, ParallelText
@@ -221,9 +222,11 @@ def _hashes_of_training(run_dir: Path) -> set[str]:
 def valid_text(config: Config, run_dir: Path, tag: str | None = None) -> ParallelText:
     """Return the validation text of a run, or its corpora with this tag.
 
-    Corpora without one have `decoding.tag`. Raises UserError if there is none, or no longer.
+    Corpora without one have `decoding.tag`: the run's own, if it has one, not one that was given
+    for the translation. Raises UserError if there is none, or no longer.
     """
-    text = config.valid_text
+    own = load_config(RunFolder(run_dir).members()[0].config).decoding.tag if tag else None
+    text = (config.updated(decoding={"tag": own}) if own else config).valid_text
     if text is None:
         raise UserError("the run has no validation text: give --src and --ref, or --pairs")
     found = located(text, run_dir)

@@ -75,7 +75,10 @@ def compare(
     for run in run_dirs or ():
         if run.is_file():
             raise UserError(f"{run} is a file: give translations as --hypotheses")
-    if not run_dirs and (overrides or tag or device or model != "best"):
+    from seq2seq_cli.decoding.translator import OF_SCORES
+
+    others = [override for override in overrides or () if not override.startswith(OF_SCORES)]
+    if not run_dirs and (others or tag or device or model != "best"):
         raise UserError("--set, --tag, --device and --model are for runs, but only files are given")
     options.check_model_of_runs(model, run_dirs or ())
     with given as (text, public):
@@ -85,7 +88,9 @@ def compare(
         overrides = [*options.decoding_overrides(tag=tag), *(overrides or ())]
         load = functools.partial(Translator.load, which=model, exact=True)
         runs = [(str(run), load(run, device or "auto", overrides)) for run in run_dirs or ()]
-        scoring = scoring_of(runs, tokenize, lowercase=lowercase, metrics=metrics, test_set=public)
+        scoring = scoring_of(
+            runs, overrides, tokenize, lowercase=lowercase, metrics=metrics, test_set=public
+        )
         systems, read = read_systems(
             runs, hypotheses or (), text, tag=tag, merge=scoring.merge_references
         )

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seq2seq_cli.config.loader import validation_of
 from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import BleuTokenize
-from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.console import counted, table
 from seq2seq_cli.decoding.lines.issues import Issues
 from seq2seq_cli.decoding.translator import Translator, check_features
@@ -44,17 +44,18 @@ Run = tuple[str, Translator]
 
 def scoring_of(
     runs: Sequence[Run],
+    overrides: Sequence[str],
     tokenize: BleuTokenize | None,
     *,
     lowercase: bool,
     metrics: str | None,
     test_set: PublicTestSet | None,
 ) -> Scoring:
-    """Return the scoring of the first run (or the default) with other options."""
+    """Return the scoring of the first run, or the default with `overrides`, with other options."""
     if runs:
         scoring = Scoring.of_run(runs[0][1].config, metrics, test_set=test_set)
     else:
-        scoring = Scoring.of(ValidationConfig(), metrics, test_set=test_set)
+        scoring = Scoring.of(validation_of(overrides), metrics, test_set=test_set)
     return replace(
         scoring, tokenize=tokenize or scoring.tokenize, lowercase=lowercase or scoring.lowercase
     )

@@ -22,6 +22,7 @@ from seq2seq_cli.training.parallel.strategy import seconds_now
 from seq2seq_cli.training.resume import start_or_resume
 from seq2seq_cli.training.run import Hooks, Run
 from seq2seq_cli.training.step import train_step
+from seq2seq_cli.training.warm_start import expected_config
 
 Result = TypeVar("Result")
 
@@ -51,7 +52,7 @@ def dry_run(
     Returns what `work` returned in the main process; None in torchrun's other processes. Raises
     UserError as `train` does.
     """
-    if (num_processes := processes_to_start(config)) > 1:
+    if (num_processes := processes_to_start(expected_config(config, None, source))) > 1:
         return launch(functools.partial(dry_run, work, config, source), num_processes)
     try:
         with (

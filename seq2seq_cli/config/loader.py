@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from seq2seq_cli.config.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import SIDES, OnResume, Section, inner_sections, without_quotes
+from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import read_bounded
 
@@ -96,6 +97,19 @@ def load_config(
         raise UserError(f"{path}{start}{lines[0]}")
     limit = "" if len(lines) == len(mistakes) else f"; the first {len(lines)} are"
     raise UserError("\n  ".join([f"{path} has {len(mistakes)} mistakes{limit}", *lines]))
+
+
+def validation_of(overrides: Iterable[str]) -> ValidationConfig:
+    """Return the section `validation` of overrides, where there is no config."""
+    tree: dict[str, Any] = {}
+    for override in overrides:
+        _apply_override(tree, override)
+    try:
+        return ValidationConfig.model_validate(tree.get("validation", {}))
+    except ValidationError as error:
+        location = ("validation", *error.errors()[0]["loc"])
+        message = _describe(error.errors()[0], location)
+        raise UserError(f"--set {'.'.join(map(str, location))}: {message}") from None
 
 
 def strings(name: str, given: Iterable[str]) -> tuple[str, ...]:

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from seq2seq_cli.model.transformer import Transformer
 
 LONGEST_PAIR = 8  # that is scored, times data.max_length: memory grows with the square of lengths
-_OVERRIDABLE = (
-    "decoding.",
-    *(f"validation.{name}=" for name in ("bleu_tokenize", "lowercase", "merge_references")),
+OF_SCORES = tuple(
+    f"validation.{name}=" for name in ("bleu_tokenize", "lowercase", "merge_references")
 )
+_OVERRIDABLE = ("decoding.", *OF_SCORES)
 
 
 class Translator:

@@ -352,4 +352,5 @@ def _point(call: ctypes.Structure, **tensors: Tensor | None) -> None:
 
 
 def _run(function: Callable[..., None], call: ctypes.Structure, is_backward: bool) -> None:
-    function(ctypes.byref(call), is_backward, torch.get_num_threads())
+    if function(ctypes.byref(call), is_backward, torch.get_num_threads()):
+        raise MemoryError

@@ -107,7 +107,7 @@ class RowAttention(ctypes.Structure):
         *_ints("type sentences heads size is_causal"),
         *_pointers("starts lengths memory_starts memory_lengths q k v"),
         *(*_ints("q_stride k_stride"), *_pointers("cosines sines")),
-        *(("scale", c_float), ("dropout", RowDropout), *_pointers("y dy dq dk dv")),
+        *(("scale", c_float), ("dropout", RowDropout), *_pointers("y dy dq dk dv lacks_memory")),
     ]
 
 
@@ -181,6 +181,7 @@ def load_library(path: Path) -> ctypes.CDLL | None:
     library.score.argtypes = (*[pointer] * 5, c_int)
     for name in ("attend_to_rows", "add_and_normalize", "activate"):
         getattr(library, name).argtypes = (pointer, c_int, c_int)
+    library.add_and_normalize.restype = library.activate.restype = None
     library.to_probabilities.argtypes = (pointer, c_int)
     library.is_invertible.argtypes = (pointer, c_int64)
     return library

@@ -20,10 +20,14 @@ static void attend_some(void *context, int64_t first, int64_t last, int thread)
     (call->is_backward ? kernels->attend_backward : kernels->attend_forward)(call->what, first, last);
 }
 
-void attend_to_rows(const RowAttention *a, int is_backward, int threads)
+int attend_to_rows(const RowAttention *a, int is_backward, int threads)
 {
-    Call call = {a, is_backward};
+    int lacks_memory = 0;
+    RowAttention attention = *a;
+    attention.lacks_memory = &lacks_memory;
+    Call call = {&attention, is_backward};
     parallel(threads, a->sentences * a->heads, attend_some, &call);
+    return lacks_memory;
 }
 
 static void normalize_some(void *context, int64_t first, int64_t last, int thread)

@@ -33,6 +33,7 @@ typedef struct {
     void *y;                        /* [rows][heads][size] */
     const void *dy;                 /* the gradient of y */
     void *dq, *dk, *dv;             /* gradients, with the strides of q, k and v */
+    int *lacks_memory;              /* set by attend_to_rows */
 } RowAttention;
 
 /* sum = x + dropout(y), normed = norm(sum). */
@@ -66,7 +67,7 @@ typedef struct {
     float *label_logits, *label_log_probs;
 } Softmax;
 
-void attend_to_rows(const RowAttention *a, int is_backward, int threads);
+int attend_to_rows(const RowAttention *a, int is_backward, int threads); /* not 0: no memory */
 void add_and_normalize(const Residual *r, int is_backward, int threads);
 int is_invertible(const Norm *norm, int64_t size);
 void activate(const Activation *a, int is_backward, int threads);

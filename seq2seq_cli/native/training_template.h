@@ -46,7 +46,7 @@ static float *allocate(int64_t count)
 {
     float *memory = calloc(count, sizeof *memory);
     if (memory == NULL)
-        abort(); /* a few megabytes */
+        abort(); /* a few kilobytes */
     return memory;
 }
 
@@ -238,7 +238,12 @@ INLINE void attend_in(const int type, const int is_backward, const RowAttention 
         longest = memory > longest ? memory : longest;
     }
     longest = whole_vectors(longest);
-    float *memory_of_all = allocate(3 * QUERIES * (width + longest) + 6 * longest * width);
+    int64_t count = 3 * QUERIES * (width + longest) + 6 * longest * width;
+    float *memory_of_all = calloc(count, sizeof *memory_of_all);
+    if (memory_of_all == NULL) {
+        __atomic_store_n(a->lacks_memory, 1, __ATOMIC_RELAXED);
+        return;
+    }
     for (int64_t item = begin; item < end; item++) {
         int64_t sentence = item / a->heads, head = item % a->heads, place = head * a->size;
         int64_t memory = a->memory_lengths[sentence], columns = whole_vectors(memory);

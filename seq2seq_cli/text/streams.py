@@ -6,6 +6,7 @@ A stream can be read only once, and scoring reads its text several times.
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
 import zlib
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 _ZIP = b"PK\x03\x04"  # the first bytes of every zip file
 _FIRST_BYTES = 8
 # White space, byte order marks, and the zero bytes of UTF-16, in which XML may be written.
+_XML = re.compile(rb"<(\?xml|!|tmx\b)")
 _BLANK = b" \t\r\n\xef\xbb\xbf\xff\xfe\x00"
 _STDIN = (STANDARD_STREAM, Path("/dev/stdin"))
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/")  # paths that may be regular files or streams
@@ -91,7 +93,7 @@ def _suffix(copy: Path, *, is_pairs: bool) -> str:
         # A damaged file and a bomb: reading it will say so. ValueError: it is not JSON.
         with suppress(EOFError, OSError, UserError, zlib.error, ValueError, RecursionError):
             first = next(filter(None, (line.strip(_BLANK) for line in bounded_lines(text))), b"")
-            if first.startswith(b"<"):
+            if _XML.match(first.replace(b"\0", b"")):  # UTF-16 too
                 suffix = ".tmx"
             elif first.startswith(b"{"):
                 json.loads(first)

@@ -15,16 +15,16 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.checkpoint import Saver
 from seq2seq_cli.training.checkpoints.choose_model import candidates_to_score, choose_model
 from seq2seq_cli.training.choose_search import choose_search
-from seq2seq_cli.training.logging.metrics_log import Monitor
+from seq2seq_cli.training.logging.metrics_log import Monitor, log_window
 from seq2seq_cli.training.logging.summary import summarize
 from seq2seq_cli.training.nonfinite import handle_nonfinite
 from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.optimizers.schedules import set_lr
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
-from seq2seq_cli.training.parallel.process_group import is_started_by_torchrun, process_group
+from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.plan import plan_again
 from seq2seq_cli.training.resume import start_or_resume
-from seq2seq_cli.training.run import Hooks, MetricSums, Run
+from seq2seq_cli.training.run import Hooks, Run
 from seq2seq_cli.training.signals import stop_on_signals
 from seq2seq_cli.training.step import StepResult, train_step
 from seq2seq_cli.training.validation import (
@@ -34,6 +34,7 @@ from seq2seq_cli.training.validation import (
     validate,
     validation_is_due,
 )
+from seq2seq_cli.training.warm_start import expected_config
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +59,11 @@ def train(
     Interrupted after saving on Ctrl-C or SIGTERM.
     """
     allowed = strings("allow_changed", allow_changed)
-    if (num_processes := processes_to_start(config)) > 1:
+    folder = RunFolder(Path(run_dir))
+    if (num_processes := processes_to_start(expected_config(config, folder, source))) > 1:
         again = functools.partial(train, config, run_dir, source=source, hooks=hooks)
         launch(functools.partial(again, allow_changed=allowed), num_processes)
         return
-    folder = RunFolder(Path(run_dir))
     with (
         open_run(folder, config, hooks, source, allowed) as run,
         stop_on_signals(run.parallel) as stop,
@@ -181,33 +182,11 @@ def log_update(
 ) -> None:
     """Show progress; every `log_every` updates, and after the last one, log a point.
 
-    The point sums up the updates since the one before. Gradient norm and the given `scalars` are of
-    this update; a skipped one has no gradient norm.
+    Gradient norm and the given `scalars` are of this update; a skipped one has no gradient norm.
     """
     state = run.state
     if monitor is not None:
         monitor.advance(run.total_steps)
-    is_due = state.step % run.config.training.log_every == 0 or limit_reached(run) is not None
-    if not is_due:
-        return
-    window, state.window = state.window, MetricSums()
-    speed = run.parallel.speed()
-    if monitor is None:
-        return
-    point: dict[str, float] = {}
-    if window.num_tokens:
-        padding = 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions
-        point |= {"loss": window.loss / window.num_tokens, "padding": padding}
-        point |= {name: value / window.num_tokens for name, value in window.metrics.items()}
-    if result.is_finite:
-        point["grad_norm"] = result.grad_norm
-    point |= {
-        "tokens": window.num_tokens,
-        "tokens_per_second": window.num_tokens / max(window.seconds, 1e-9),  # as clocks tick
-        "seconds": state.seconds,
-        "skipped": window.skipped,
-        **scalars,
-    }
-    if run.parallel.world_size > 1 or is_started_by_torchrun():
-        point |= {"processes": run.parallel.world_size, "starts": monitor.starts, **speed}
-    monitor.training_point(state.step, point)
+    if state.step % run.config.training.log_every == 0 or limit_reached(run) is not None:
+        norm = {"grad_norm": result.grad_norm} if result.is_finite else {}
+        log_window(run, monitor, norm | scalars)

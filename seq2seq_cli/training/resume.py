@@ -13,7 +13,7 @@ from seq2seq_cli.config.loader import config_yaml, flatten, load_config, resume_
 from seq2seq_cli.config.metrics import RENAMED_METRICS, TEXT_METRICS
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import DataConfig
+from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.data.cache import changed_meanwhile
 from seq2seq_cli.data.record import read_record
@@ -306,7 +306,23 @@ def _is_path_of_same_text(
     if not is_path or f"data.{parts[1]}" in changed_text:
         return False
     before, now = (one.texts.get(parts[1]) for one in (begun, config))
-    return before is not None and now is not None and before.forms == now.forms
+    return before is not None and now is not None and _is_read_alike(before, now)
+
+
+def _is_read_alike(before: ParallelText, now: ParallelText) -> bool:
+    """Return True if text of the same bytes is read in the same way from both paths.
+
+    How many files a pattern or a folder had is no longer known if it is gone, nor the formats in a
+    folder.
+    """
+    if before.forms == now.forms or before.options != now.options:
+        return before.forms == now.forms
+    if any(path.exists() for corpus in before.corpora for path in corpus.paths):
+        return False
+    known = {form for c in before.corpora if c.pairs is None or c.format for form in c.forms}
+    has_folder = any(corpus.pairs and not corpus.format for corpus in before.corpora)
+    forms = {form for corpus in now.corpora for form in corpus.forms}
+    return known <= forms if has_folder else known == forms
 
 
 def _has_same_vocabulary(folder: RunFolder, config: Config) -> bool:
@@ -336,7 +352,9 @@ def _apply_changes(folder: RunFolder, run: Run, hashes: dict[str, str]) -> None:
     state.awaits_validation = state.awaits_validation and config.data.valid is not None
     if state.text != text:
         if is_midway:
-            state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
+            last = config.training.max_epochs or state.epoch + 1
+            epoch = max(state.epoch, min(state.epoch + 1, last))  # the last one starts again
+            state.epoch, state.position, state.earlier_parts = epoch, 0, []
         logger.info("the training data changed; a new epoch starts")
     elif state.tokens_per_batch != budget and is_midway:
         state.earlier_parts.append([state.tokens_per_batch, state.position])

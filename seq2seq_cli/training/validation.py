@@ -23,7 +23,7 @@ from seq2seq_cli.model.weights import read_facts, read_model_scores
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import with_weights
 from seq2seq_cli.training.checkpoints.checkpoint import Saver, record_score
-from seq2seq_cli.training.logging.metrics_log import Monitor
+from seq2seq_cli.training.logging.metrics_log import Monitor, log_window
 from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates
 from seq2seq_cli.training.run import Run
@@ -65,6 +65,8 @@ def validate(run: Run, monitor: Monitor | None, saver: Saver) -> None:
     run.parallel.gather_weights(run)
     found = run.parallel.in_main(in_main)
     is_kept, has_forgotten = count_validation(run, found)
+    if is_finished(run) and run.state.window.seconds:  # the last updates, as patience is over
+        log_window(run, monitor, {})
     if monitor is not None and found is not None:
         log_validation(run, monitor, found, has_forgotten=has_forgotten)
     metrics = {} if found is None else found.scores.metrics()

@@ -49,6 +49,18 @@ def with_options_of(source: Path, config: Config) -> Config:
     return config.model_copy(update={"tokenizer": theirs})
 
 
+def expected_config(config: Config, folder: RunFolder | None, source: Path | None) -> Config:
+    """Return the config with the model of the run folder, if it exists, or else of `source`."""
+    for run in (folder, RunFolder(source) if source is not None else None):
+        if run is not None and run.config.is_file():
+            other = load_config(run.config)
+            config = with_model_of(other, config)
+            if not asks_for_another(config.tokenizer, other.tokenizer):
+                config = config.model_copy(update={"tokenizer": other.tokenizer})
+            break
+    return config
+
+
 def with_model_of(other: Config, config: Config) -> Config:
     """Return the config with another one's options of the model in place of those it leaves out."""
     theirs, ours = other.model.model_dump(), config.model.model_dump(exclude_unset=True)

@@ -124,6 +124,21 @@ def test_a_file_of_text_may_be_named_after_the_archive_that_it_is_from(damaged, 
         assert "--model are for runs, but only files are given" in refused
 
 
+def test_files_may_have_several_references(seq2seq, tmp_path):
+    texts = {"src": "a\nb\na\nb\n", "ref": "x y\nz\nx x\nz z\n", "one": "x x\nz z\nx x\nz z\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    hypotheses = ("--hypotheses", tmp_path / "one", "--hypotheses", tmp_path / "ref")
+    given = (*hypotheses, "--src", tmp_path / "src", "--ref", tmp_path / "ref", "--trials", 10)
+    metrics = ("--metrics", "exact_match", "--json")
+    for merges, score in (("false", 50.0), ("true", 100.0)):
+        option = ("--set", f"validation.merge_references={merges}")
+        found = json.loads(seq2seq("compare", *given, *option, *metrics).ok().stdout)
+        assert found["metrics"]["exact_match"]["systems"][0]["score"] == score
+    option = ("--set", "validation.merge_references=3")
+    assert "--set validation.merge_references: " in seq2seq("compare", *given, *option).error()
+
+
 def test_unusable_systems_are_refused(trained, numbers, damaged, text, seq2seq, tmp_path):
     (tmp_path / "short").write_text("one\n")
     for arguments, message in (

@@ -325,6 +325,7 @@ def test_early_stopping_after_patience_validations(numbers, seq2seq, tmp_path):
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options).ok()
     assert "no better score within validation.patience" in result.stderr
     assert [p["step"] for p in logged_points(run) if "valid/loss" in p] == [5, 10, 15]
+    assert [p["step"] for p in logged_points(run) if "train/loss" in p][-1] == 15
     again = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options)
     assert "finished after 15 updates (no better score" in again.stderr
 

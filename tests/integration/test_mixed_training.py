@@ -120,6 +120,11 @@ def test_tag_reaches_the_model_wherever_it_is_given(back_translated, folder, seq
     of_tag = seq2seq("eval", own, "--tag", "<bt>", "--loss-only", "--json").ok().stdout
     assert json.loads(of_tag)["loss"] == of_corpus
     assert seq2seq("compare", own, own, "--tag", "<bt>").ok().stdout.startswith("20 lines")
+    config["data"]["valid"][0] = other | {"tag": None}  # it has the default tag
+    (own / "config.yaml").write_text(yaml.safe_dump(config | {"decoding": {"tag": "<2en>"}}))
+    of_tag = seq2seq("eval", own, "--tag", "<bt>", "--loss-only", "--json").ok().stdout
+    assert json.loads(of_tag)["loss"] == of_corpus
+    assert seq2seq("compare", own, own, "--tag", "<bt>").ok().stdout.startswith("20 lines")
     config["data"]["valid"] = other
     (own / "config.yaml").write_text(yaml.safe_dump(config))
     for command in (("eval", own), ("compare", own, mixed)):

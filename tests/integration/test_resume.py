@@ -618,6 +618,59 @@ def test_same_text_under_another_path_is_no_change(config, whole, seq2seq, tmp_p
     assert "the text of data.train changed" in seq2seq(*longer).stderr
 
 
+def test_folder_of_text_may_move(seq2seq, tmp_path):
+    """What was in it is known by the hash alone; a file of another form is another text."""
+    settings = numbers_config(tmp_path, 60, max_steps=2, warmup_steps=1, device="cpu")
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number, pairs in enumerate((number_pairs(40, seed=1), number_pairs(40, seed=2))):
+        rows = "".join(f"{src}\t{tgt}\n" for src, tgt in pairs)
+        (folder / f"{number}.tsv").write_text(rows)
+    for given, moved, form in (
+        (folder, tmp_path / "moved", ""),
+        (tmp_path / "moved" / "*.tsv", folder, "/*.tsv"),
+    ):
+        settings["data"]["train"] = {"pairs": str(given)}
+        run = tmp_path / f"run{len(form)}"
+        command = ("train", write_config(tmp_path, settings), "--run-dir", run)
+        seq2seq(*command).ok()
+        (folder if given == folder else tmp_path / "moved").rename(moved)
+        more = (*command, *option("max_steps", 3), "--set", f"data.train.pairs={moved}{form}")
+        assert "a new epoch" not in seq2seq(*more).ok().stderr
+    only, again = tmp_path / "a.tsv", tmp_path / "a.jsonl"
+    only.write_bytes((folder / "0.tsv").read_bytes())
+    settings["data"]["train"] = {"pairs": str(only)}
+    command = ("train", write_config(tmp_path, settings), "--run-dir", tmp_path / "last")
+    seq2seq(*command).ok()
+    only.rename(again)
+    more = (*command, *option("max_steps", 3), "--set", f"data.train.pairs={again}")
+    assert "data.train.pairs" in seq2seq(*more).error()
+
+
+def test_text_that_changes_in_the_last_epoch_is_trained_on(seq2seq, tmp_path):
+    settings = numbers_config(tmp_path, 3_000, max_epochs=1, warmup_steps=4, device="cpu")
+    settings["training"].pop("max_steps", None)
+    settings["data"]["valid"] = None
+    config, run = write_config(tmp_path, settings), tmp_path / "run"
+    train(load_config(config), run, hooks=stop_at(10))
+    write_pairs(tmp_path, "train", number_pairs(3_000, seed=5))
+    seq2seq("train", config, "--run-dir", run, "--allow-changed", "data.train").ok()
+    state = json.loads((last_checkpoint(run) / "state.json").read_text())
+    whole = tmp_path / "whole"
+    seq2seq("train", config, "--run-dir", whole).ok()
+    updates = json.loads((last_checkpoint(whole) / "state.json").read_text())["step"]
+    assert (state["step"], state["epoch"], state["position"]) == (10 + updates, 2, 0)
+
+
+def test_log_larger_than_those_that_are_read_at_once_is_continued(config, tmp_path):
+    run = begun(config, tmp_path / "run", 13)
+    before = (run / "metrics.jsonl").read_bytes()
+    os.truncate(run / "metrics.jsonl", 257 << 20)  # a line that is not complete
+    train(load_config(config), run, hooks=stop_at(15))
+    after = (run / "metrics.jsonl").read_bytes()
+    assert after.startswith(before) and len(after) < 1 << 20
+
+
 def test_fine_tuning_from_another_architecture_is_rejected(config, whole, seq2seq, tmp_path):
     train = ("train", config, "--run-dir", tmp_path / "run", "--from", whole, "--set")
     message = seq2seq(*train, "model.d_ff=32").error()

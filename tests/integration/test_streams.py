@@ -88,6 +88,12 @@ def test_format_of_piped_pairs_is_detected(
     assert seq2seq("eval", trained, "--pairs", pipe, "--json").stdout == expected
 
 
+def test_text_that_begins_like_xml_is_text(trained, seq2seq, piped):
+    pipe = piped(b"<1> 2\tone two\n3\tthree\n")
+    found = seq2seq("eval", trained, "--pairs", pipe, "--loss-only", "--json").ok()
+    assert json.loads(found.stdout)["num_lines"] == 2
+
+
 @pytest.mark.parametrize("form", ["zip", "tmx", "tmx.zst", "jsonl.bz2", "tsv.xz"])
 def test_every_form_of_pairs_may_be_piped_and_has_its_fields(
     form, trained, numbers, seq2seq, piped, expected

@@ -16,6 +16,7 @@ from subprocess import PIPE
 
 import pytest
 import torch
+import yaml
 from bare_runs import stop_at
 from commands import ROOT, Command, last_checkpoint, logged_points
 from launched import (
@@ -33,11 +34,13 @@ from served import children
 from torch import distributed
 
 from seq2seq_cli.commands.diff import differing_results
-from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.parallel.launcher import choose_num_processes, launch
+from seq2seq_cli.training.warm_start import expected_config
 
 pytestmark = pytest.mark.usefixtures("imports_shared")
 
@@ -189,6 +192,21 @@ def test_auto_processes_depend_on_cores_and_workload(config, tmp_path):
         2,
         4,
     ]
+
+
+def test_auto_processes_depend_on_the_model_that_a_run_starts_from(config, tmp_path):
+    large = load_config(config, ["model.d_model=1024", "model.layers=6", "model.d_ff=4096"])
+    run = RunFolder(tmp_path / "large")
+    run.path.mkdir()
+    run.config.write_text(config_yaml(large))
+    own = yaml.safe_load(config.read_text())
+    own.pop("model")
+    own["training"] |= {"device": "cpu", "tokens_per_batch": 4096}
+    config.write_text(yaml.safe_dump(own))
+    asked = load_config(config)
+    assert choose_num_processes(asked, 2, 1 << 40) == 2
+    for known in ((None, run.path), (run, None), (run, tmp_path / "missing")):
+        assert choose_num_processes(expected_config(asked, *known), 2, 1 << 40) == 1
 
 
 SHORT = [

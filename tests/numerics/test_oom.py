@@ -21,7 +21,11 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.dropout import Dropout
+from seq2seq_cli.model.packing import Packed
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native import fused
+from seq2seq_cli.native import library as native
 from seq2seq_cli.training.auto_batch_size import (
     TrialModel,
     in_own_process,
@@ -299,6 +303,27 @@ def with_little_memory(megabytes: int) -> tuple[list[float], list[float], list[i
         losses.append([step_once(run, [batch])[0] for _ in range(2)])
         tried.append(loss.tried)
     return losses[0], losses[1], tried[0]
+
+
+def attention_with_little_memory() -> bool:
+    """Whether attention over 8,000 rows raises MemoryError where its output fits."""
+    torch.set_num_threads(1)
+    joined, layout = torch.randn(1, 8_000, 3 * 512), Packed(torch.ones(1, 8_000, dtype=torch.bool))
+    status = Path("/proc/self/status").read_text().splitlines()
+    (size,) = (int(line.split()[1]) << 10 for line in status if line.startswith("VmSize"))
+    resource.setrlimit(resource.RLIMIT_AS, (size + (60 << 20), resource.RLIM_INFINITY))
+    try:
+        fused.attend(joined, None, (layout, layout), 1, 1.0, False, None, Dropout(0.0))
+    except MemoryError:
+        return True
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps such a limit")
+@pytest.mark.skipif(not native.precisions(), reason="the native library was not compiled")
+def test_attention_in_c_without_memory_is_an_error():
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        assert executor.submit(attention_with_little_memory).result()
 
 
 @pytest.mark.slow

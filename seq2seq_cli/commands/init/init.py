@@ -138,7 +138,8 @@ class NewRun:
     def existing_files(self) -> list[Path]:
         """Return the files that would be overwritten.
 
-        Raises UserError if the text itself is among them, or if the config cannot name it.
+        Raises UserError if the text itself is among them, or will be, as all files of its folder,
+        or if the config cannot name it.
         """
         for text in (self.valid, None if self._splits else self.train):
             for path in text.files if text is not None else ():
@@ -146,6 +147,10 @@ class NewRun:
         written = [self.config, *(path for part in self._splits.values() for path in part.values())]
         existing = [path for path in written if path.exists()]
         texts = [text for text in (self.train, self.valid) if text is not None]
+        folder = self.config.with_suffix("")
+        paths = (path for text in texts for corpus in text.corpora for path in corpus.paths)
+        if self._splits and os.path.realpath(folder) in {os.path.realpath(str(p)) for p in paths}:
+            raise UserError(f"{folder} is part of the text: choose another --output")
         for path in existing:
             if any(path.samefile(file) for text in texts for file in text.files):
                 raise UserError(f"{path} is part of the text: choose another --output")
@@ -185,6 +190,7 @@ class Text:
     tgt: Side
     bytes_of_longer_side: int
     features: float  # per source, in the mean
+    most_features: int  # of a source
     reason_unreadable: str = ""  # why the first such line cannot be read
 
     @property
@@ -241,13 +247,18 @@ def look_at(given: ParallelText) -> Text:
     features where there should be some, and if most lines cannot be read, with the reason.
     """
     counts = CorpusCounts()
-    num_bytes = num_features = 0
+    num_bytes = num_features = most_features = 0
+    longest = [(0, 0), (0, 0)]  # in words and characters, by side
 
     def lines() -> Iterator[str]:
-        nonlocal num_bytes, num_features
+        nonlocal num_bytes, num_features, most_features
         for pair in count_pairs(given, "skip", counts):
             num_bytes += max(len(pair.src.encode()), len(pair.tgt.encode()))
-            num_features += len(feature_names(pair.features))
+            features = len(feature_names(pair.features))
+            num_features, most_features = num_features + features, max(most_features, features)
+            for side, text in enumerate((pair.src, pair.tgt)):
+                words, characters = longest[side]
+                longest[side] = max(words, len(text.split())), max(characters, len(text))
             yield f"{pair.src}\n{pair.tgt}"
 
     sampled = [line.split("\n") for line in sample(lines(), _SAMPLE)]
@@ -261,12 +272,12 @@ def look_at(given: ParallelText) -> Text:
     first = next(errors) if counts.bad else None
     if first is not None and counts.bad > counts.lines / 2:
         raise first
-    src, tgt = (_side([pair[side] for pair in sampled]) for side in (0, 1))
+    src, tgt = (_side([pair[side] for pair in sampled], longest[side]) for side in (0, 1))
     features = num_features / counts.pairs
-    return Text(counts, src, tgt, num_bytes, features, str(first or ""))
+    return Text(counts, src, tgt, num_bytes, features, most_features, str(first or ""))
 
 
-def _side(lines: Sequence[str]) -> Side:
+def _side(lines: Sequence[str], longest: tuple[int, int]) -> Side:
     letters = Counter(filter(None, (script_of(letter) for line in lines for letter in set(line))))
     del letters[CONTROL], letters[REPLACEMENT]
     words = Counter(word for line in lines for word in line.split())
@@ -287,7 +298,7 @@ def _side(lines: Sequence[str]) -> Side:
         types=len(words),
         once=list(words.values()).count(1) / num_words,
         distinct=sum(len(set(line.split())) for line in lines) / num_words,
-        longest=(max(len(line.split()) for line in lines), max(map(len, lines))),
+        longest=longest,
         separated=separated,
     )
 
@@ -385,7 +396,7 @@ def _num_tokens(text: Text) -> int:
 def _longest(text: Text) -> int:
     """Return the number of tokens of the longest string, with its end and features."""
     src, tgt = (_in_tokens(text, side, *side.longest) for side in (text.src, text.tgt))
-    return int(max(math.ceil(text.features) + src, tgt)) + 1
+    return int(max(text.most_features + src, tgt)) + 1
 
 
 def _in_tokens(text: Text, side: Side, words: float, characters: float) -> float:

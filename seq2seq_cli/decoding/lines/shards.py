@@ -128,6 +128,10 @@ class ShardTask:
         except UserError:  # it has no record, a damaged one, or one of another version
             return False
 
+    def remember_inputs(self) -> None:
+        """Hash the source and the models now; `opened` refuses a source that differs."""
+        _ = self._text, self.models
+
     def wait_for_others(self) -> None:
         """Wait until no other process writes the output."""
         with suppress(FileNotFoundError), self._part.open("rb") as file:

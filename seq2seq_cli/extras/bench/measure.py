@@ -20,14 +20,15 @@ from seq2seq_cli.console import counted, table
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.decoding.backends import NativeBackend
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
+from seq2seq_cli.decoding.engines.native_model import unsupported
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
-from seq2seq_cli.extras.inspect.costs import linear_weights
+from seq2seq_cli.extras.inspect.costs import update_flops
 from seq2seq_cli.machine import peak_memory, retain_freed_pages
 from seq2seq_cli.model.device import choose_device, has_fast_bf16
-from seq2seq_cli.native.library import kernels_name
+from seq2seq_cli.native import library as native
 from seq2seq_cli.processes import call_in_new_process
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
@@ -128,8 +129,8 @@ def _measure_training(warmup: int, updates: int, run: Run) -> TrainingSpeed:
             for dtype in (torch.float32, torch.bfloat16)
         ]
     parallel.barrier()
-    weights = linear_weights(run.model)
-    flops = 6.0 * (weights["src"] * src_tokens + weights["tgt"] * tokens)  # forward and backward
+    by_token = update_flops(run.model)
+    flops = float(by_token["src"] * src_tokens + by_token["tgt"] * tokens)
     gflops = run.config.training.passes * flops / seconds / 1e9
     return TrainingSpeed(
         precision="bf16" if run.use_bf16 else "fp32",
@@ -229,12 +230,12 @@ def measure_decoding(
     num_lines: int,
 ) -> list[DecodingSpeed]:
     """Translate a file or the validation text in each precision (None: all), in new processes."""
-    is_cpu = choose_device(device).type == "cpu"
-    precisions = precisions or (["fp32", "bf16", "int8"] if is_cpu else ["fp32", "bf16"])
     if any(override.startswith("decoding.precision") for override in overrides):
         raise UserError("bench translate measures each --precision: leave out decoding.precision")
     run = RunFolder(run_dir)
     run.weights()  # reports errors before processes are started
+    if precisions is None:
+        precisions = _fast_precisions(load_config(run.config, overrides), choose_device(device))
     for precision in precisions:
         load_config(run.config, [*overrides, f"decoding.precision={precision}"])
     if source is not None:
@@ -255,6 +256,15 @@ def measure_decoding(
         )
         for precision in precisions
     ]
+
+
+def _fast_precisions(config: Config, device: torch.device) -> list[str]:
+    """Return the precisions that the device supports, and the engine."""
+    if device.type != "cpu":
+        return ["fp32", "bf16"]
+    is_fast = "bf16" in native.precisions() or has_fast_bf16(device)
+    in_c = config.decoding.engine != "plain" and unsupported(config.model, "int8") is None
+    return ["fp32", *["bf16"] * is_fast, *["int8"] * in_c]
 
 
 def decoding_table(speeds: Sequence[DecodingSpeed]) -> str:
@@ -303,4 +313,4 @@ def _measure_decoding(
 def _engine_of(translator: Translator) -> str:
     backend = translator.backend
     in_c = isinstance(backend, NativeBackend) or isinstance(backend.decoder, CpuDecoder)
-    return f"C, {kernels_name()}" if in_c else "PyTorch"
+    return f"C, {native.kernels_name()}" if in_c else "PyTorch"

@@ -248,7 +248,8 @@ def inspect_run(
     from seq2seq_cli.run_folder import RunFolder
 
     # Nothing is decoded but the sentence of a trace.
-    (translator,) = _load([run_dir], "cpu", ["decoding.engine=plain"], model)
+    in_fp32 = ["decoding.engine=plain", "decoding.precision=fp32"]
+    (translator,) = _load([run_dir], "cpu", in_fp32, model)
     network, tokenizer = translator.model, translator.tokenizers.src
     embedding = network.src_embedding
     if side == "target":

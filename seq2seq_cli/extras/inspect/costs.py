@@ -4,6 +4,7 @@ D is d_model.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
@@ -61,12 +62,34 @@ def linear_weights(model: nn.Module) -> Counter[str]:
     A module with several names is computed several times.
     """
     counts = Counter[str]()
+    for side, part in _linear_layers(model):
+        counts[side] += part.weight.numel()
+    return counts
+
+
+def update_flops(model: Transformer) -> Counter[str]:
+    """Count the operations of linear layers for a token, src or tgt, forward and backward.
+
+    A frozen layer has no gradient of its weight, nor of its input if all before it is frozen, too;
+    the first layer of post-norm models counts as if the embeddings were trained.
+    """
+    is_trained = {name: p.requires_grad for name, p in model.named_parameters()}
+    trains_src = model.src_embedding.weight.requires_grad or any(
+        trains for name, trains in is_trained.items() if name.startswith("encoder")
+    )
+    needs_input = {"src": trains_src, "tgt": any(is_trained.values())}
+    counts = Counter[str]()
+    for side, part in _linear_layers(model):
+        num_products = 1 + part.weight.requires_grad + needs_input[side]
+        counts[side] += 2 * num_products * part.weight.numel()
+    return counts
+
+
+def _linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
     for name, part in model.named_modules(remove_duplicate=False):
         if isinstance(part, nn.Linear):
             is_memory = name.endswith((".cross_attention.key", ".cross_attention.value"))
-            is_src = name.startswith("encoder") or is_memory
-            counts["src" if is_src else "tgt"] += part.weight.numel()
-    return counts
+            yield "src" if name.startswith("encoder") or is_memory else "tgt", part
 
 
 def count_flops(model: Transformer) -> Flops | None:

@@ -114,8 +114,10 @@ def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair
     src_ids = tokenizers.src.to_ids_batch([text for text, _ in sources])
     tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in pairs])
     return [
-        TokenPair(pair, Segment(src, pair.src, control_ids=control_ids), tgt)
-        for pair, (_, control_ids), src, tgt in zip(pairs, sources, src_ids, tgt_ids, strict=True)
+        TokenPair(pair, Segment(src, line, control_ids=control_ids), tgt)
+        for pair, (line, control_ids), src, tgt in zip(
+            pairs, sources, src_ids, tgt_ids, strict=True
+        )
         if 0 < len(src) <= limit and 0 < len(tgt) <= limit
     ]
 
@@ -204,7 +206,7 @@ def _links(weights_TS: Tensor, pair: TokenPair, tokenizers: Tokenizers) -> set[t
     attention_TS = normalized_rows(without_eos(of_words_TS)[:, len(source.control_ids) :])
     text, spans = tokenizers.tgt.spans(pair.text.tgt)
     placed = Placed(source, attention_TS, spans, {})
-    return set(align(pair.text.src, text, [placed], tokenizers.src)[0])
+    return set(align(source.sentence, text, [placed], tokenizers.src)[0])
 
 
 @torch.inference_mode()

@@ -33,7 +33,8 @@ class ModelReport:
     config: ModelConfig
     parameters: Parameters
     flops: costs.Flops | None  # None: not known for these layers
-    training_factor: int  # forward passes that an update costs
+    training_factor: int  # forward passes that an update costs, if nothing is frozen
+    freezes: bool
     memory: costs.Memory
     lengths: tuple[int, int]  # source and target tokens of a sentence, EOS included
     is_median: bool  # whether the lengths are the medians of the training text
@@ -75,7 +76,7 @@ class ModelReport:
                 (
                     "  per sentence pair",
                     f"{forward:,} forward, {self.training_factor * forward:,} in training "
-                    f"({self.training_factor} ×)",
+                    f"({self.training_factor} ×{', without training.freeze' * self.freezes})",
                 ),
                 ("", f"({lengths})"),
             ]
@@ -121,6 +122,7 @@ def report_model(
         parameters=count_parts(model),
         flops=costs.count_flops(model),
         training_factor=costs.training_factor(config.training),
+        freezes=bool(config.training.freeze),
         memory=costs.measure_memory(model, config.training),
         lengths=lengths,
         is_median=statistics is not None,

@@ -22,7 +22,7 @@ import torch
 
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.decoding.lines.issues import Issues
-from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described, skip_bytes
+from seq2seq_cli.decoding.lines.shards import Record, Shard, ShardTask, skip_bytes
 from seq2seq_cli.decoding.lines.stream import Job, chunks_of, load_worker
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import locked, write_atomic
@@ -132,6 +132,13 @@ def translate_files(
         tasks[output] = ShardTask(job, Shard(1, 1), source, output)
     with locked(folder, ".lock"):
         missing = [task for task in tasks.values() if not task.is_done()]
+        for output in (task.output for task in missing):
+            has_content = output.is_file() and output.stat().st_size
+            if has_content and not Record.path(output).exists():
+                raise UserError(
+                    f"{output} has content, and translate-ray has not written it: name another "
+                    "folder"
+                )
         num_bytes = sum(path.stat().st_size for path in sources)
         share = num_bytes // (_PIECES_OF_AN_ACTOR * (actors.most or _MANY_ACTORS))
         fewest, most = _BYTES_OF_A_PIECE
@@ -145,9 +152,10 @@ def _folder_of_pieces(output: Path) -> Path:
 
 
 def _cut(task: ShardTask, num_bytes: int) -> Text:
-    """Cut a file into pieces of about `num_bytes`."""
+    """Cut a file into pieces of about `num_bytes`; from now on the text may not change."""
+    task.remember_inputs()
     pieces = list(_pieces(task.source, num_bytes))
-    model = json.dumps(described(task.job))
+    model = json.dumps(task.models)
     known = (f"{model} {piece.first_number} {piece.sha256}".encode() for piece in pieces)
     folder = _folder_of_pieces(task.output)
     return Text(task, pieces, [folder / hashlib.sha256(name).hexdigest() for name in known])
@@ -168,9 +176,9 @@ def _pieces(path: Path, num_bytes: int) -> Iterator[Piece]:
 class PieceTranslator:
     """An actor of Ray: loads the model once, and translates a piece at each call."""
 
-    def __init__(self, job: Job, num_threads: int) -> None:
+    def __init__(self, job: Job, num_threads: int, models: dict[str, Any]) -> None:
         torch.set_num_threads(num_threads)
-        self._job, self._translate = job, load_worker(job)
+        self._job, self._translate = job, load_worker(job, models)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the translations as bytes, and the issues of lines; or a message for the user."""
@@ -261,11 +269,16 @@ def _results(
     ]
     if job.device == "auto":
         job = replace(job, device="cuda" if actors.num_gpus else "cpu")
+    models = texts[0].task.models
     num_cpus = 1.0 if actors.num_cpus is None and not actors.num_gpus else actors.num_cpus
     environment = {name: os.environ.get(name, value) for name, value in TORCH_DEFAULTS.items()}
     results = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
         PieceTranslator,
-        fn_constructor_kwargs={"job": job, "num_threads": max(1, int(num_cpus or 1))},
+        fn_constructor_kwargs={
+            "job": job,
+            "num_threads": max(1, int(num_cpus or 1)),
+            "models": models,
+        },
         compute=ActorPoolStrategy(min_size=actors.fewest, max_size=actors.most),
         num_cpus=num_cpus,
         num_gpus=actors.num_gpus or None,

@@ -18,11 +18,12 @@ from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import is_stderr_watched
 from seq2seq_cli.evaluation import Scores
-from seq2seq_cli.files import write_atomic
+from seq2seq_cli.files import MEBIBYTE, replacing
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.manifest import count_starts
 from seq2seq_cli.training.logging.tensorboard import AppendOnlyFile, EventFile
-from seq2seq_cli.training.run import Run, TrainingState
+from seq2seq_cli.training.parallel.process_group import is_started_by_torchrun
+from seq2seq_cli.training.run import MetricSums, Run, TrainingState
 
 logger = logging.getLogger(__name__)
 
@@ -94,11 +95,12 @@ class Monitor:
         """`scalars` by their short names: loss, lr, grad_norm, tokens_per_second, ..."""
         self._record(step, {f"train/{name}": value for name, value in scalars.items()})
         shown = f"loss {scalars['loss']:.3f}  " if "loss" in scalars else ""
-        shown += f"{scalars['tokens_per_second']:,.0f} tokens/s  lr {scalars['lr']:.2e}"
+        shown += f"{scalars['tokens_per_second']:,.0f} tokens/s"
+        shown += f"  lr {scalars['lr']:.2e}" if "lr" in scalars else ""
         shown += f"  {scalars['waiting']:.0%} waiting" if "waiting" in scalars else ""
         self._bar.set_postfix_str(shown)
         # At the pace since this start, validations included, or until the time limit.
-        pace = (time.monotonic() - self._started) / (step - self._first_step)
+        pace = (time.monotonic() - self._started) / max(1, step - self._first_step)
         seconds = min(pace * (self._total - step), max(0.0, self._time_limit - scalars["seconds"]))
         level = logging.INFO if self._bar.disable else logging.DEBUG  # the bar says it already
         left = tqdm.format_interval(seconds)
@@ -154,6 +156,30 @@ class Monitor:
         self._metrics.append(f"{json.dumps({'step': step, **numbers})}\n".encode())
 
 
+def log_window(run: Run, monitor: Monitor | None, scalars: dict[str, float]) -> None:
+    """Log a point that sums up the updates since the one before; all processes begin new sums."""
+    state = run.state
+    window, state.window = state.window, MetricSums()
+    speed = run.parallel.speed()
+    if monitor is None:
+        return
+    point: dict[str, float] = {}
+    if window.num_tokens:
+        padding = 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions
+        point |= {"loss": window.loss / window.num_tokens, "padding": padding}
+        point |= {name: value / window.num_tokens for name, value in window.metrics.items()}
+    point |= {
+        "tokens": window.num_tokens,
+        "tokens_per_second": window.num_tokens / max(window.seconds, 1e-9),  # as clocks tick
+        "seconds": state.seconds,
+        "skipped": window.skipped,
+        **scalars,
+    }
+    if run.parallel.world_size > 1 or is_started_by_torchrun():
+        point |= {"processes": run.parallel.world_size, "starts": monitor.starts, **speed}
+    monitor.training_point(state.step, point)
+
+
 def as_markdown(text: str) -> str:
     """Escape a text, so that a cell of a table in Markdown shows it as it is."""
     escaped = re.sub(r"[\\|*_`\[\]]", r"\\\g<0>", text)
@@ -165,24 +191,27 @@ def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, flo
 
     Returns what stays of the step itself.
     """
-    kept: list[bytes] = []
     at_step: dict[str, float] = {}
-    lines = folder.metrics_lines()
-    for line in lines:
-        try:
-            values = json.loads(line) if line.endswith(b"\n") else {}
-            step = int(values.pop("step"))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            continue
-        is_repeated = state.awaits_validation and any(
-            name.startswith(("valid/", "general/")) for name in values
-        )
-        if 0 <= step < state.step or (step == state.step and not is_repeated):
-            kept.append(line)
-            numbers = {name: value for name, value in values.items() if value is not None}
-            at_step = numbers if step == state.step else at_step
-    if lines:
-        write_atomic(folder.metrics, b"".join(kept))
+    if not folder.metrics.exists():
+        return at_step
+    with (
+        folder.metrics.open("rb") as lines,
+        replacing(folder.metrics) as part,
+        part.open("wb") as kept,
+    ):
+        for line in iter(lambda: lines.readline(MEBIBYTE), b""):
+            try:
+                values = json.loads(line) if line.endswith(b"\n") else {}
+                step = int(values.pop("step"))
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+                continue
+            is_repeated = state.awaits_validation and any(
+                name.startswith(("valid/", "general/")) for name in values
+            )
+            if 0 <= step < state.step or (step == state.step and not is_repeated):
+                kept.write(line)
+                numbers = {name: value for name, value in values.items() if value is not None}
+                at_step = numbers if step == state.step else at_step
     return at_step
 
 

@@ -73,6 +73,13 @@ def test_bench_translate_measures_each_precision(trained, seq2seq):
     assert [line.split()[0] for line in page.splitlines()[1:]] == ["fp32", "int8"]
 
 
+def test_bench_translate_measures_what_the_engine_supports(trained, seq2seq):
+    plain = ("--set", "decoding.engine=plain", "--lines", 3, "--json")
+    found = json.loads(seq2seq("bench", "translate", trained, *plain).ok().stdout)
+    supported = ["fp32", *["bf16"] * ("bf16" in native.precisions())]
+    assert [one["precision"] for one in found] == supported
+
+
 def test_bench_translate_warns_once_for_each_precision(trained, seq2seq, tmp_path, capfd):
     (tmp_path / "long").write_text(f"{'3 ' * 400}\n" * 5)  # longer than data.max_length
     options = ("--precision", "fp32", "--precision", "int8", "--input", tmp_path / "long")

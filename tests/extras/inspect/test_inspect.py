@@ -103,6 +103,17 @@ def test_frozen_parts_need_no_gradients(shared, seq2seq, tmp_path):
     report = inspected(seq2seq, run)["run"]
     total, encoder = report["parameters"]["total"], sum(report["parameters"]["encoder"].values())
     assert report["memory"]["training"] == 4 * encoder + 16 * (total - encoder)
+    assert "(3 ×, without training.freeze)" in seq2seq("inspect", run).ok().stdout
+
+
+def test_a_run_with_a_precision_of_its_own_is_inspected(trained, seq2seq, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["decoding"]["precision"] = "int8"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert inspected(seq2seq, run, "--trace", "1 2") == inspected(
+        seq2seq, trained, "--trace", "1 2"
+    )
 
 
 def test_split_shows_words_bytes_and_unknown_tokens(trained, shared, seq2seq):

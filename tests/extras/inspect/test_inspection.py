@@ -4,6 +4,7 @@ B sentences, S source positions, T target positions, D d_model, H heads, Q query
 positions, K size of one head, V vocabulary.
 """
 
+import copy
 import math
 from typing import get_args
 
@@ -15,7 +16,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
 from seq2seq_cli.config.types import AttentionScale, OptimizerName
-from seq2seq_cli.extras.inspect.costs import count_flops, measure_memory, training_factor
+from seq2seq_cli.extras.inspect.costs import (
+    count_flops,
+    measure_memory,
+    training_factor,
+    update_flops,
+)
 from seq2seq_cli.extras.inspect.parameters import (
     NamedTensor,
     count_parts,
@@ -24,7 +30,7 @@ from seq2seq_cli.extras.inspect.parameters import (
     tabulate_parameters,
 )
 from seq2seq_cli.extras.inspect.trace import trace_tensors
-from seq2seq_cli.model.parameters import count_parameters
+from seq2seq_cli.model.parameters import count_parameters, freeze
 from seq2seq_cli.model.positions import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import PAD_ID
@@ -71,6 +77,20 @@ def test_flops_of_forward_and_backward_pass_are_those_that_pytorch_counts(model)
     factor = training_factor(TrainingConfig())
     assert factor * count_flops(model).forward(7, 5) == counter.get_total_flops()
     assert training_factor(TrainingConfig(consistency={"kind": "r_drop"})) == 2 * factor
+
+
+@pytest.mark.parametrize("frozen", [[], ["encoder"], ["embeddings", "encoder"], ["decoder"]])
+def test_flops_of_an_update_are_those_of_the_products_that_pytorch_computes(model, frozen):
+    model = copy.deepcopy(model)
+    freeze(model, frozen)
+    with FlopCounterMode(display=False) as counter:
+        model(SRC_BS, TGT_BT).sum().backward()
+    counts = counter.get_flop_counts()["Global"]
+    products = sum(n for op, n in counts.items() if op in (torch.ops.aten.mm, torch.ops.aten.addmm))
+    by_token = update_flops(model)
+    expected = by_token["src"] * SRC_BS.numel() + by_token["tgt"] * TGT_BT.numel()
+    tolerance = 0.04 if "embeddings" in frozen and model.config.norm == "post" else 0.0
+    assert products == pytest.approx(expected, rel=tolerance)
 
 
 def test_flops_of_a_step_with_a_cache_are_those_of_a_token_at_that_length(model):
