@@ -46,6 +46,15 @@ def test_attention_to_a_tag_is_shown_but_aligned_with_no_word(folder):
         head_statistics(translator, [Pair("1 2", "one two", tag)]) for tag in ("<bt>", None)
     )
     assert not with_tag["cross"].entropy_LH.equal(without["cross"].entropy_LH)
+    lines = [Pair(src, tgt) for src, tgt in number_pairs(20, seed=3)]
+    typed, given = (
+        head_statistics(translator, pairs)["cross"]
+        for pairs in (
+            [line._replace(src=f"<bt> {line.src}") for line in lines],
+            [line._replace(tag="<bt>") for line in lines],
+        )
+    )
+    assert typed.agreement_LH.equal(given.agreement_LH)
 
 
 def test_tags_are_given_to_attend_and_inspect(folder, seq2seq, tmp_path):

@@ -383,6 +383,24 @@ def test_config_is_checked_and_trained(text, seq2seq):
     assert "bpe entries" in seq2seq("vocab", "mine.yaml").ok().stdout
 
 
+def test_longest_string_is_that_of_all_lines(text, seq2seq):
+    """More lines than are sampled; each long one may be in the sample."""
+    pairs = [(f"w{n}", f"w{n}") for n in range(30_000)]
+    for n in range(20):
+        pairs[1 + 1_499 * n] = ("a" * (1_000 + n), "b")
+    write_tsv(text, pairs)
+    seq2seq("init", text, "--valid-size", 0, "--test-size", 0, "--yes").ok()
+    assert load_config(Path("mine.yaml")).data.max_length == 1 + 1_019 + 1
+
+
+def test_a_folder_is_not_split_into_itself(text, seq2seq):
+    Path("mine").mkdir()
+    text.rename("mine/all.tsv")
+    message = seq2seq("init", "mine", "--output", "mine.yaml", "--yes").error()
+    assert "mine is part of the text: choose another --output" in message
+    assert [path.name for path in Path("mine").iterdir()] == ["all.tsv"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -142,7 +142,7 @@ def translate_files(
         num_bytes = sum(path.stat().st_size for path in sources)
         share = num_bytes // (_PIECES_OF_AN_ACTOR * (actors.most or _MANY_ACTORS))
         fewest, most = _BYTES_OF_A_PIECE
-        texts = [_cut(task, min(max(share, fewest), most)) for task in missing]
+        texts = [cut(task, min(max(share, fewest), most)) for task in missing]
         _translate_pieces(job, texts, actors, report).report()
     return len(missing)
 
@@ -151,7 +151,7 @@ def _folder_of_pieces(output: Path) -> Path:
     return output.with_name(output.name + ".pieces")
 
 
-def _cut(task: ShardTask, num_bytes: int) -> Text:
+def cut(task: ShardTask, num_bytes: int) -> Text:
     """Cut a file into pieces of about `num_bytes`; from now on the text may not change."""
     task.remember_inputs()
     pieces = list(_pieces(task.source, num_bytes))

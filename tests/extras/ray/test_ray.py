@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,11 @@ from commands import ROOT, logged_points
 from number_task import number_pairs, numbers_config, write_config
 from s3_server import bucket_with
 from safetensors.torch import load_file
+
+from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
+from seq2seq_cli.decoding.lines.stream import Job
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.ray.translate import cut
 
 Program = subprocess.Popen[str]
 
@@ -235,11 +241,34 @@ def test_what_ray_cannot_translate_is_refused(trained, seq2seq, tmp_path):
         refused = seq2seq("translate-ray", trained, *given)
         assert refused.exit_code == 2, given
         assert message in refused.stderr
+    (tmp_path / "out").mkdir(exist_ok=True)  # an empty one is removed after an error
+    (tmp_path / "out" / "x.txt").write_text("a reference\n")
+    refused = seq2seq("translate-ray", trained, *one).error()
+    assert "x.txt has content, and translate-ray has not written it" in refused
+    (tmp_path / "out" / "x.txt").unlink()
     with (tmp_path / "out" / ".lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         refused = seq2seq("translate-ray", trained, *one)
     assert "another process runs this command in" in refused.stderr
     assert (tmp_path / "x.txt").read_text() == "1\n"
+
+
+def test_inputs_that_change_while_ray_translates_are_not_taken_for_the_old_ones(trained, tmp_path):
+    run, source = shutil.copytree(trained, tmp_path / "run"), tmp_path / "x.txt"
+    source.write_text("1\n")
+    job = Job((run,), device="cpu")
+    text = cut(ShardTask(job, Shard(1, 1), source, tmp_path / "out.txt"), 100)
+    text.outputs[0].parent.mkdir()
+    text.outputs[0].write_text("one\n")
+    models = text.task.models
+    with (run / "config.yaml").open("a") as file:
+        file.write("# another file\n")
+    assert text.task.models == models != described(job)
+    with pytest.raises(UserError, match="a model was replaced"):
+        job.load(models)
+    source.write_text("2\n")
+    with pytest.raises(UserError, match=r"x\.txt changed"):
+        text.join()
 
 
 def test_translate_ray_says_what_to_install(trained, tmp_path):
