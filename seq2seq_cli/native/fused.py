@@ -351,6 +351,6 @@ def _point(call: ctypes.Structure, **tensors: Tensor | None) -> None:
         setattr(call, name, None if tensor is None else tensor.data_ptr())
 
 
-def _run(function: Callable[..., None], call: ctypes.Structure, is_backward: bool) -> None:
+def _run(function: Callable[..., int | None], call: ctypes.Structure, is_backward: bool) -> None:
     if function(ctypes.byref(call), is_backward, torch.get_num_threads()):
         raise MemoryError
