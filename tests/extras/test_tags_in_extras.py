@@ -9,7 +9,7 @@ from number_task import FAST, number_pairs, numbers_config, write_config, write_
 
 from seq2seq_cli import Translator
 from seq2seq_cli.extras.inspect.attention_study import study_attention
-from seq2seq_cli.extras.inspect.head_statistics import head_statistics
+from seq2seq_cli.extras.inspect.head_statistics import head_statistics, token_pairs
 from seq2seq_cli.text.corpus import Pair
 
 
@@ -46,15 +46,10 @@ def test_attention_to_a_tag_is_shown_but_aligned_with_no_word(folder):
         head_statistics(translator, [Pair("1 2", "one two", tag)]) for tag in ("<bt>", None)
     )
     assert not with_tag["cross"].entropy_LH.equal(without["cross"].entropy_LH)
-    lines = [Pair(src, tgt) for src, tgt in number_pairs(20, seed=3)]
-    typed, given = (
-        head_statistics(translator, pairs)["cross"]
-        for pairs in (
-            [line._replace(src=f"<bt> {line.src}") for line in lines],
-            [line._replace(tag="<bt>") for line in lines],
-        )
-    )
-    assert typed.agreement_LH.equal(given.agreement_LH)
+    pairs = [Pair("<bt> 1 2", "one two"), Pair("1 2", "one two", "<bt>")]
+    typed, given = (pair.source for pair in token_pairs(translator, pairs))
+    assert typed == given
+    assert typed.sentence == "1 2"
 
 
 def test_tags_are_given_to_attend_and_inspect(folder, seq2seq, tmp_path):
