@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seq2seq_cli.errors import DamagedFileError, ReplacedFileError, UserError
-from seq2seq_cli.files import MEBIBYTE, is_at, lock, naming, read_bounded, read_json, remove
+from seq2seq_cli.files import MEBIBYTE, is_at, lock, naming, read_json, remove
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 MOST_MEMBERS = 100  # of an ensemble
+_MOST_BYTES_OF_METRICS = 16 << 30
 _SECONDS_BETWEEN_TRIES = 0.5  # to lock a run
 
 
@@ -161,12 +162,18 @@ class RunFolder:
                     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                         raise UserError(f"{path} is neither a file nor a folder; remove it")
 
-    def metrics_lines(self) -> list[bytes]:
-        """Return the lines of metrics.jsonl, with line ends; the last one may be incomplete."""
-        try:
-            return read_bounded(self.metrics, 256 * MEBIBYTE).splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
+    def metrics_lines(self) -> Iterator[bytes]:
+        """Yield the lines of metrics.jsonl, with line ends, in parts of at most a MiB.
+
+        The last one may be incomplete. Raises UserError for a file larger than any run writes.
+        """
+        with suppress(FileNotFoundError), self.metrics.open("rb") as file:
+            if os.fstat(file.fileno()).st_size > _MOST_BYTES_OF_METRICS:
+                raise UserError(
+                    f"{self.metrics} is larger than {_MOST_BYTES_OF_METRICS:,} bytes, the limit "
+                    "for such a file"
+                )
+            yield from iter(lambda: file.readline(MEBIBYTE), b"")
 
     def metrics_points(self) -> Iterator[dict[str, Any]]:
         """Yield all complete entries of metrics.jsonl. Raises UserError for a damaged line."""

@@ -17,12 +17,12 @@ CLOSING_ANYWHERE = re.sub("[“‘«‹]", "", CLOSING)  # “ opens here: 他�
 OPENING = "\"'“‘„‚«‹¿¡([{-–—•"
 _CLOSING, _CLOSING_ANYWHERE = re.escape(CLOSING), re.escape(CLOSING_ANYWHERE)
 _BEFORE_SPACE = f"(?:[{BEFORE_SPACE}]|(?<=[\u0370-\u03ff\u1f00-\u1fff]{{2}});)"  # Greek asks with ;
-_AFTER_SPACE = f"(?:[ \xa0\u202f][»›](?=\\s|$)[{_CLOSING}]*+)*+"  # closes French quotations
+_CLOSING_AFTER_SPACE = re.compile(r"[»›]\s++")  # as in French
 _CANDIDATE = re.compile(
-    f"(?<![{BEFORE_SPACE}])({_BEFORE_SPACE}++)[{_CLOSING}]*+{_AFTER_SPACE}\\s++"
+    f"(?<![{BEFORE_SPACE}])({_BEFORE_SPACE}++)[{_CLOSING}]*+\\s++"
     f"|(?<![{ANYWHERE}])([{ANYWHERE}]++)[{_CLOSING_ANYWHERE}{ATTACHED}]*+\\s*+"
 )
-_AT_THE_END = re.compile(f"((?:{_BEFORE_SPACE}|[{ANYWHERE}])++)[{_CLOSING}]*+{_AFTER_SPACE}$")
+_AT_THE_END = re.compile(f"((?:{_BEFORE_SPACE}|[{ANYWHERE}])++)[{_CLOSING}]*+(?:\\s[»›])?$")
 # Before and after Unicode's compatibility normalization:
 SAME_MARK = str.maketrans("！？｡．\u037e", "!?。.;")
 _FULL_WIDTH = re.compile(f"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef][{_CLOSING}]*$")
@@ -95,10 +95,19 @@ def find_inner_marks(lines: Iterable[str]) -> str:
 def _ends(line: str) -> Iterator[tuple[int, str]]:
     """Yield the ends of sentences inside a line, each with its mark."""
     has_capitals = line != line.lower()
+    num_open = counted = 0  # quotation marks before position `counted`
     for match in _CANDIDATE.finditer(line):
         mark = _mark(match[1] or match[2])
-        following = line[match.end() : match.end() + 4].lstrip(OPENING)[:1]
-        if match.start() == 0 or match.end() == len(line):
+        end = match.end()
+        if line[end : end + 1] in ("»", "›"):
+            num_open += sum(line.count(mark, counted, end) for mark in "«‹")
+            num_open -= sum(line.count(mark, counted, end) for mark in "»›")
+            counted = end
+            if num_open > 0:
+                closing = _CLOSING_AFTER_SPACE.match(line, end)
+                end = closing.end() if closing else len(line)
+        following = line[end : end + 4].lstrip(OPENING)[:1]
+        if match.start() == 0 or end == len(line):
             continue
         if match[2] and match[0].rstrip()[-1] in "」』" and "\u3040" < following < "\u30a0":
             is_end = False  # hiragana after a quotation continues the sentence: 「はい。」と言った
@@ -109,7 +118,7 @@ def _ends(line: str) -> Iterator[tuple[int, str]]:
         else:
             is_end = mark != "." or not _is_abbreviation(line, match.start(), following)
         if is_end:
-            yield match.end(), mark
+            yield end, mark
 
 
 def _is_inner(before: str, following: str) -> bool:

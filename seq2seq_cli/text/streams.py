@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 _ZIP = b"PK\x03\x04"  # the first bytes of every zip file
 _FIRST_BYTES = 8
+_XML = re.compile(rb"<(\?xml|!--|!DOCTYPE|tmx\b)")
 # White space, byte order marks, and the zero bytes of UTF-16, in which XML may be written.
-_XML = re.compile(rb"<(\?xml|!|tmx\b)")
 _BLANK = b" \t\r\n\xef\xbb\xbf\xff\xfe\x00"
 _STDIN = (STANDARD_STREAM, Path("/dev/stdin"))
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/")  # paths that may be regular files or streams

@@ -317,7 +317,7 @@ def _is_read_alike(before: ParallelText, now: ParallelText) -> bool:
     """
     if before.forms == now.forms or before.options != now.options:
         return before.forms == now.forms
-    if any(path.exists() for corpus in before.corpora for path in corpus.paths):
+    if any(path.is_file() for path in before.files):
         return False
     known = {form for c in before.corpora if c.pairs is None or c.format for form in c.forms}
     has_folder = any(corpus.pairs and not corpus.format for corpus in before.corpora)

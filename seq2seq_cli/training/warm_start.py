@@ -1,9 +1,11 @@
 """Fine-tuning: a new run starts from the weights of another one."""
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 
 from seq2seq_cli.config.loader import flatten, load_config, yaml_text
 from seq2seq_cli.config.presets import chooses_preset, fine_tuning_defaults
@@ -50,11 +52,15 @@ def with_options_of(source: Path, config: Config) -> Config:
 
 
 def expected_config(config: Config, folder: RunFolder | None, source: Path | None) -> Config:
-    """Return the config with the model of the run folder, if it exists, or else of `source`."""
+    """Return the config with the model of the run folder, if it exists, or else of `source`.
+
+    A model that does not fit the config's options, which is an error later, is left out.
+    """
     for run in (folder, RunFolder(source) if source is not None else None):
         if run is not None and run.config.is_file():
             other = load_config(run.config)
-            config = with_model_of(other, config)
+            with suppress(ValidationError):
+                config = with_model_of(other, config)
             if not asks_for_another(config.tokenizer, other.tokenizer):
                 config = config.model_copy(update={"tokenizer": other.tokenizer})
             break

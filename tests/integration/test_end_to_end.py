@@ -16,17 +16,20 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from bare_runs import stop_at
 from commands import Command, last_checkpoint, logged_points
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 from safetensors.torch import load_file
 from seams import before_update, signal_after
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.evaluation import evaluate_corpus
 from seq2seq_cli.metrics.metrics import Scoring
 from seq2seq_cli.training.logging.metrics_log import as_markdown
+from seq2seq_cli.training.loop import train
 
 SCALARS = {
     "train/loss",
@@ -290,11 +293,11 @@ def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path):
     config = numbers / "numbers.yaml"
     dropout = ("--set", "model.dropout=0.1", "--set", "training.gradient_accumulation=2")
     assert train_short(seq2seq, config, tmp_path / "whole", *dropout).exit_code == 0
-    for stop_at in (13, 22):
-        with signal_after(stop_at):
+    for steps in (13, 22):
+        with signal_after(steps):
             result = train_short(seq2seq, config, tmp_path / "parts", *dropout)
         assert result.exit_code == 130
-        assert f"saved at step {stop_at}; the same command resumes" in result.stderr
+        assert f"saved at step {steps}; the same command resumes" in result.stderr
     assert train_short(seq2seq, config, tmp_path / "parts", *dropout).exit_code == 0
     whole, parts = logged_points(tmp_path / "whole"), logged_points(tmp_path / "parts")
     for point in whole + parts:
@@ -328,6 +331,15 @@ def test_early_stopping_after_patience_validations(numbers, seq2seq, tmp_path):
     assert [p["step"] for p in logged_points(run) if "train/loss" in p][-1] == 15
     again = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options)
     assert "finished after 15 updates (no better score" in again.stderr
+    killed = tmp_path / "killed"  # after the last points were logged, before a checkpoint
+    given = [option for option in options if option != "--set"]
+    train(load_config(numbers / "numbers.yaml", given), killed, hooks=stop_at(15))
+    last = [p for p in logged_points(run) if p["step"] == 15]
+    with (killed / "metrics.jsonl").open("a") as file:
+        file.writelines(f"{json.dumps(point)}\n" for point in last)
+    seq2seq("train", numbers / "numbers.yaml", "--run-dir", killed, *options).ok()
+    names = [sorted(p) for p in logged_points(killed) if p["step"] == 15]
+    assert names == [sorted(point) for point in last]
 
 
 def test_validation_and_run_length_in_epochs(numbers, seq2seq, tmp_path):

@@ -628,17 +628,20 @@ def test_folder_of_text_may_move(seq2seq, tmp_path):
         (folder / f"{number}.tsv").write_text(rows)
     for given, moved, form in (
         (folder, tmp_path / "moved", ""),
-        (tmp_path / "moved" / "*.tsv", folder, "/*.tsv"),
+        (tmp_path / "moved" / "*.tsv", tmp_path / "again", "/*.tsv"),
     ):
         settings["data"]["train"] = {"pairs": str(given)}
         run = tmp_path / f"run{len(form)}"
         command = ("train", write_config(tmp_path, settings), "--run-dir", run)
         seq2seq(*command).ok()
-        (folder if given == folder else tmp_path / "moved").rename(moved)
+        before = folder if given == folder else tmp_path / "moved"
+        before.rename(moved)
+        if given == folder:
+            before.mkdir()  # an empty one
         more = (*command, *option("max_steps", 3), "--set", f"data.train.pairs={moved}{form}")
         assert "a new epoch" not in seq2seq(*more).ok().stderr
     only, again = tmp_path / "a.tsv", tmp_path / "a.jsonl"
-    only.write_bytes((folder / "0.tsv").read_bytes())
+    only.write_bytes((tmp_path / "again" / "0.tsv").read_bytes())
     settings["data"]["train"] = {"pairs": str(only)}
     command = ("train", write_config(tmp_path, settings), "--run-dir", tmp_path / "last")
     seq2seq(*command).ok()

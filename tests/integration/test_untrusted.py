@@ -262,6 +262,7 @@ TRAINING_ATTACKS: dict[str, tuple[Attack, str]] = {
     "deep JSON": (written("manifest.json", b"[" * 99_999), "manifest.json is damaged: it is not"),
     "NaN": (replaced("manifest.json", '"seed": 1', '"seed": NaN'), "manifest.json is damaged"),
     "a manifest of a gigabyte": (sparse("manifest.json", 1 << 30), "manifest.json is larger than"),
+    "metrics of terabytes": (sparse("metrics.jsonl", 1 << 42), "metrics.jsonl is larger than"),
     "deep states": (deep_states, "state.json is damaged"),
 }
 

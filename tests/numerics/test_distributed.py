@@ -207,6 +207,8 @@ def test_auto_processes_depend_on_the_model_that_a_run_starts_from(config, tmp_p
     assert choose_num_processes(asked, 2, 1 << 40) == 2
     for known in ((None, run.path), (run, None), (run, tmp_path / "missing")):
         assert choose_num_processes(expected_config(asked, *known), 2, 1 << 40) == 1
+    odd = load_config(config, ["model.d_model=12", "model.heads=6"])
+    assert expected_config(odd, run, None).model.d_model in (12, 1024), "an error comes later"
 
 
 SHORT = [

@@ -391,6 +391,9 @@ def test_longest_string_is_that_of_all_lines(text, seq2seq):
     write_tsv(text, pairs)
     seq2seq("init", text, "--valid-size", 0, "--test-size", 0, "--yes").ok()
     assert load_config(Path("mine.yaml")).data.max_length == 1 + 1_019 + 1
+    write_tsv(text, [*pairs, ("a" * 60_000, "b")])
+    seq2seq("init", text, "--valid-size", 0, "--test-size", 0, "-o", "other.yaml", "--yes").ok()
+    assert load_config(Path("other.yaml")).data.max_length == 4_000
 
 
 def test_a_folder_is_not_split_into_itself(text, seq2seq):

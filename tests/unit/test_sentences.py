@@ -24,7 +24,9 @@ LINES = [
     "I saw J. Smith in the U.S. in May.|He wrote to www.example.com.|Nobody answered.",
     "She has a Ph.D. in physics.|(He has none.)|[Really!]|OK",
     "„Nein!“|‚Doch.‘|«Oui ?»|Bien.",
-    "Il demanda : « Tu viens ? »|« Oui ! » dit-il.|« Je viens.\u202f»|»Ja.«|»Nein.«|Fin.",
+    "Il demanda : « Tu viens ? »|« Oui ! » dit-il.|« Je viens.\u202f»|Fin.|« Bien. »",
+    "« Viens ! », dit-il.|Il a écrit « Pourquoi ? ».|Elle rit (« Ah ! »).|Oui.",
+    "Er ging.|» Komm mit.|»Ja.«|»Nein.«|› Nein.",
     "i want a beer.|he wants tea.|what for?",  # no capitals: case tells nothing
     "there 's no rush .|we have time .",
     "¿Qué?|¡Nada!|Bueno.",

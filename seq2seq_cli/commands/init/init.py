@@ -44,6 +44,7 @@ _HELD_OUT_SHARE = 20  # hold out at most one pair in this many
 _SAMPLE = 10_000  # lines in which scripts and words are counted
 _BYTES_OF_A_TOKEN = 4  # approximately, for subwords in any script
 _SMALLEST_BATCH = 512  # tokens
+_MOST_LENGTH = 4_000  # of `data.max_length`, in tokens
 _MAX_LENGTH: int = DataConfig.model_fields["max_length"].default
 
 # Scripts without spaces between words: the maximum mean length of words. Longer strings between
@@ -321,7 +322,10 @@ def choose(
         reason = f"{text.counts.bad:,} lines cannot be read"
         chosen["data.on_bad_line"] = Choice("skip", reason)
     if text.task != "sentences" and (longest := _longest(text)) > _MAX_LENGTH:
-        chosen["data.max_length"] = Choice(longest, "the longest string, in tokens")
+        reason = "the longest string, in tokens"
+        if longest > _MOST_LENGTH:
+            reason = f"of {longest:,} tokens, the longest string: attention needs their square"
+        chosen["data.max_length"] = Choice(min(longest, _MOST_LENGTH), reason)
     chosen |= _tokenizer(text)
     chosen |= PRESETS[preset].choices
     if text.task == "formulas":

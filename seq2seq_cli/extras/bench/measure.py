@@ -262,8 +262,8 @@ def _fast_precisions(config: Config, device: torch.device) -> list[str]:
     """Return the precisions that the device supports, and the engine."""
     if device.type != "cpu":
         return ["fp32", "bf16"]
-    is_fast = "bf16" in native.precisions() or has_fast_bf16(device)
     in_c = config.decoding.engine != "plain" and unsupported(config.model, "int8") is None
+    is_fast = has_fast_bf16(device) or (in_c and "bf16" in native.precisions())
     return ["fp32", *["bf16"] * is_fast, *["int8"] * in_c]
 
 

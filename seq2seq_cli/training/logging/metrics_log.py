@@ -18,7 +18,7 @@ from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import is_stderr_watched
 from seq2seq_cli.evaluation import Scores
-from seq2seq_cli.files import MEBIBYTE, replacing
+from seq2seq_cli.files import replacing
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.manifest import count_starts
 from seq2seq_cli.training.logging.tensorboard import AppendOnlyFile, EventFile
@@ -195,18 +195,19 @@ def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, flo
     if not folder.metrics.exists():
         return at_step
     with (
-        folder.metrics.open("rb") as lines,
         replacing(folder.metrics) as part,
         part.open("wb") as kept,
     ):
-        for line in iter(lambda: lines.readline(MEBIBYTE), b""):
+        for line in folder.metrics_lines():
             try:
                 values = json.loads(line) if line.endswith(b"\n") else {}
                 step = int(values.pop("step"))
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
                 continue
             is_repeated = state.awaits_validation and any(
-                name.startswith(("valid/", "general/")) for name in values
+                name.startswith(("valid/", "general/"))
+                or (name.startswith("train/") and state.window.seconds)  # of the end of the run
+                for name in values
             )
             if 0 <= step < state.step or (step == state.step and not is_repeated):
                 kept.write(line)

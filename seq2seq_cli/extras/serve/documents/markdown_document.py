@@ -27,7 +27,7 @@ _FRONT_MATTER = re.compile(  # in YAML or TOML
     re.DOTALL,
 )
 _ALERT = re.compile(r"\[![A-Za-z]+\]\s*")  # [!NOTE], the first line of a note of GitHub
-_LINE_BREAK = re.compile(r"<br\b", re.IGNORECASE)
+_LINE_BREAK = re.compile(r"<br(?=[\s/>])", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
 # In scripts without spaces, and Korean, text goes on directly after an address.
 _ADDRESS = r"https?://(?:(?!\]\()[!-;=?-~\u00c0-\u0dff\u0f00-\u0fff\u10a0-\u10ff\u1200-\u137f\u1e00-\u1fff])+(?<![.,;:!?)\]'\"*_~،؛؟])"
