@@ -75,9 +75,9 @@ def compare(
     for run in run_dirs or ():
         if run.is_file():
             raise UserError(f"{run} is a file: give translations as --hypotheses")
-    from seq2seq_cli.decoding.translator import OF_SCORES
+    from seq2seq_cli.decoding.translator import SCORING_OPTIONS
 
-    others = [override for override in overrides or () if not override.startswith(OF_SCORES)]
+    others = [override for override in overrides or () if not override.startswith(SCORING_OPTIONS)]
     if not run_dirs and (others or tag or device or model != "best"):
         raise UserError("--set, --tag, --device and --model are for runs, but only files are given")
     options.check_model_of_runs(model, run_dirs or ())

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from seq2seq_cli.model.transformer import Transformer
 
 LONGEST_PAIR = 8  # that is scored, times data.max_length: memory grows with the square of lengths
-OF_SCORES = tuple(
+SCORING_OPTIONS = tuple(
     f"validation.{name}=" for name in ("bleu_tokenize", "lowercase", "merge_references")
 )
-_OVERRIDABLE = ("decoding.", *OF_SCORES)
+_OVERRIDABLE = ("decoding.", *SCORING_OPTIONS)
 
 
 class Translator:

@@ -139,8 +139,8 @@ class NewRun:
     def existing_files(self) -> list[Path]:
         """Return the files that would be overwritten.
 
-        Raises UserError if the text itself is among them, or will be, as all files of its folder,
-        or if the config cannot name it.
+        Raises UserError if the text itself is among them, if its folder would hold them, or if the
+        config cannot name it.
         """
         for text in (self.valid, None if self._splits else self.train):
             for path in text.files if text is not None else ():
@@ -324,7 +324,7 @@ def choose(
     if text.task != "sentences" and (longest := _longest(text)) > _MAX_LENGTH:
         reason = "the longest string, in tokens"
         if longest > _MOST_LENGTH:
-            reason = f"of {longest:,} tokens, the longest string: attention needs their square"
+            reason = f"the longest string has {longest:,} tokens, but attention costs their square"
         chosen["data.max_length"] = Choice(min(longest, _MOST_LENGTH), reason)
     chosen |= _tokenizer(text)
     chosen |= PRESETS[preset].choices

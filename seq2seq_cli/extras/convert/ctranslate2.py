@@ -151,8 +151,8 @@ def _start_token(config: dict[str, Any], special: dict[str, str], path: Path) ->
     if not isinstance(start, str) or not start:
         raise refuse(path, "a start token that the caller gives", "a run has one of its own")
     if start == special["eos_token"] and config.get("add_source_eos") is not True:
-        what = "neither EOS after a source nor a start token but EOS, as M2M100 and NLLB"
-        raise refuse(path, what, "they have language codes around the text")
+        what = "EOS as the start token and none after sources, as M2M100 and NLLB have"
+        raise refuse(path, what, "a run cannot put language codes around a text")
     return start
 
 
